@@ -78,6 +78,7 @@ def meeting(monkeypatch):
         world.dist, "init_process_group", lambda backend, **more: told.append((backend, more))
     )
     monkeypatch.setattr(world.dist, "new_group", lambda **more: "control")
+    monkeypatch.setattr(world, "Control", lambda group: group)
     return told
 
 

@@ -13,7 +13,7 @@ from longhaul.parallel.layout import find_place
 from longhaul.parallel.world import meet, part
 control = meet(find_place(os.environ), 60.0)
 told = torch.tensor([int(os.environ["RANK"]) + 1])
-torch.distributed.all_reduce(told, group=control)
+torch.distributed.all_reduce(told, group=control.group)
 print(int(told), flush=True)
 part()
 """

@@ -32,10 +32,9 @@ from longhaul.logbook.ledger import LedgerState
 from longhaul.model.initialise import allocate
 from longhaul.optim.sharding import own_part
 from longhaul.optim.update_rules import build_optimizer
-from longhaul.parallel.control import Control
 from longhaul.parallel.layout import Layout, Place, find_place
 from longhaul.parallel.parallelize import parallelize
-from longhaul.parallel.world import Ranks, form_world, meet, part
+from longhaul.parallel.world import form_world, meet, part
 from longhaul.run.train.follower import carry_out, train_until_ended
 from longhaul.run.train.rank_health import verdict_of
 from longhaul.supervise.ranks.stragglers import StragglerWatch
@@ -117,7 +116,6 @@ def work(cases: list[Case], dataset: Dataset, result: Path) -> None:
 def run(case: Case, place: Place, control: Any, dataset: Dataset) -> dict[str, Any]:
     recipe = load_recipe("drill", [*SETS, *case.sets]).recipe
     world = form_world(place, control, Layout(**case.layout), torch.device("cpu"))
-    ranks = Ranks.of(world)
     model = allocate(recipe.model, dataset.vocab_size, "meta", dataset.tokenizer.end_of_text)
     parallel = parallelize(model, world, recipe.parallel, recipe.seed)
     optimizer = build_optimizer(model, recipe.optim, parallel.sharding)
@@ -138,7 +136,7 @@ def run(case: Case, place: Place, control: Any, dataset: Dataset) -> dict[str, A
         snapshots=SnapshotRing(0),
         time_buckets=TimeBuckets(clock),
         clock=clock,
-        ranks=ranks,
+        ranks=world,
     )  # fmt: skip
     wishes = StopRequests(lambda: 0, lambda _: None)
     coordinator = (
@@ -158,7 +156,7 @@ def run(case: Case, place: Place, control: Any, dataset: Dataset) -> dict[str, A
         seen = {}
     own = [str(int(hash_of(own_part(p)))) for p in parallel.parameters.values()]
     parts.batches.close()
-    return seen | {"weights": Control(control).gather(own)}
+    return seen | {"weights": control.gather(own)}
 
 
 def lead(trainer: Trainer, comparison: RankComparison) -> dict[str, Any]:

@@ -223,7 +223,7 @@ def test_processes_of_all_replicas_stand_in_one_row(placed) -> None:
     rows = []
     for replica in range(3):
         for rank in range(2):
-            place._ranks = SimpleNamespace(world=SimpleNamespace(rank=rank, size=2))
+            place._ranks = SimpleNamespace(rank=rank, size=2)
             rows.append(place.own_deal(Deal(replica, 3)))
     assert rows == [Deal(number, 6) for number in range(6)]
 

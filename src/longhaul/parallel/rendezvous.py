@@ -12,7 +12,7 @@ from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import Control
 from longhaul.parallel.device import own_device
 from longhaul.parallel.layout import Place, layout_for
-from longhaul.parallel.world import Ranks, form_world, meet
+from longhaul.parallel.world import World, form_world, meet
 
 
 @dataclass(frozen=True)
@@ -29,25 +29,25 @@ class Briefing:
     """Of torch, in each process of the run so far."""
 
 
-def lead(place: Place, briefing: Briefing) -> Ranks:
+def lead(place: Place, briefing: Briefing) -> World:
     """Meet and brief the others, on rank 0; RecipeError, before that, if so many cannot train."""
     layout_for(briefing.recipe.parallel, place.size)
     wanted = briefing.recipe.machine.device
-    control = Control(meet(place, wanted=wanted, own=partial(own_device, place=place)))
+    control = meet(place, wanted=wanted, own=partial(own_device, place=place))
     control.share(briefing)
     return form_ranks(place, control, briefing.recipe)
 
 
 def join(place: Place) -> tuple[Control, Briefing]:
     """Meet rank 0, which may take its time, and be told; on every other rank."""
-    control = Control(meet(place, own=partial(own_device, place=place)))
+    control = meet(place, own=partial(own_device, place=place))
     briefing: Briefing = control.share()
     return control, briefing
 
 
-def form_ranks(place: Place, control: Control, recipe: Recipe) -> Ranks:
+def form_ranks(place: Place, control: Control, recipe: Recipe) -> World:
     """Form the world with all others, under the layout of the recipe."""
     device = own_device(recipe.machine.device, place)
     layout = layout_for(recipe.parallel, place.size)
     timeout_s = recipe.supervise.deadlines()["collective_s"]
-    return Ranks.of(form_world(place, control.group, layout, device, timeout_s))
+    return form_world(place, control, layout, device, timeout_s)

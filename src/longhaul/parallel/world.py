@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import torch
@@ -41,21 +41,16 @@ class FirstAbsent(LonghaulError):
 
 
 @dataclass(frozen=True)
-class World:
+class World(Place):
     """All processes of a run, seen from one of them. One process alone has none."""
 
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    """Processes of this host."""
     layout: Layout
     mesh: DeviceMesh
     """Dimensions `pipeline`, `replicate`, `shard`, `tensor`, outermost first; some are 1 wide."""
     device: torch.device
-    control: dist.ProcessGroup
+    control: Control
     """gloo on the CPU, for words between step boundaries, whatever the device's own group is."""
-    saving: dist.ProcessGroup
+    saving: Control
     """Another gloo group, for the thread that saves: collectives of two threads must never meet
     in one group."""
 
@@ -74,14 +69,35 @@ class World:
         """Rank 0 judges and writes the logbook."""
         return self.rank == 0
 
+    def whole_logits(self, logits_V: torch.Tensor, vocabulary: int) -> torch.Tensor:
+        """The logits of all tokens, where the ranks of a layer have some columns each."""
+        ways = self.layout.tensor
+        if ways == 1:
+            return logits_V
+        missing = -(-vocabulary // ways) - len(logits_V)  # the last rank may have fewer
+        own_V = functional.pad(logits_V, (0, max(0, missing)), value=float("-inf"))
+        all_WV = [torch.empty_like(own_V) for _ in range(ways)]
+        dist.all_gather(all_WV, own_V.contiguous(), group=self.mesh.get_group("tensor"))
+        return torch.cat(all_WV)[:vocabulary]
+
+    @property
+    def share_passes(self) -> bool:
+        """Whether others wait within a forward pass for this rank's part of the model."""
+        return self.layout.shard * self.layout.tensor * self.layout.pipeline > 1
+
+    @property
+    def counts(self) -> bool:
+        """Whether this rank's figures are added up: one of those that read the same speaks."""
+        return self.rank % self.layout.tensor == 0
+
 
 def meet(
     place: Place,
     timeout_s: Seconds = COLLECTIVE_TIMEOUT_S,
     wanted: str = "cpu",
     own: Callable[[str], torch.device] = torch.device,
-) -> dist.ProcessGroup:
-    """Wait until all processes are there; the control group.
+) -> Control:
+    """Wait until all processes are there; the control channel.
 
     Call it first of all that is `torch.distributed`, once. Others wait for rank 0 for days, if
     need be; after that `timeout_s` holds for everything that ranks do together. `wanted`: the
@@ -120,8 +136,7 @@ def meet(
         timeout=timeout,
         device_id=device if on_gpu else None,
     )
-    control: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
-    return control
+    return Control(dist.new_group(backend="gloo", timeout=timeout))
 
 
 def _refuse_shared(store: Store, place: Place, device: torch.device) -> None:
@@ -197,7 +212,7 @@ def part() -> None:
 
 def form_world(
     place: Place,
-    control: dist.ProcessGroup,
+    control: Control,
     layout: Layout,
     device: torch.device,
     timeout_s: Seconds = COLLECTIVE_TIMEOUT_S,
@@ -215,21 +230,13 @@ def form_world(
         mesh_dim_names=("pipeline", "replicate", "shard", "tensor"),
     )
     timeout = timedelta(seconds=timeout_s)
-    saving = dist.new_group(backend="gloo", timeout=timeout)
+    saving = Control(dist.new_group(backend="gloo", timeout=timeout), "saving")
     # A mesh makes its groups with the backend's own default, 10 minutes for NCCL: they would fail
     # before the watchdog could say who did not arrive.
-    for group in (None, control, *mesh.get_all_groups()):
+    for group in (None, control.group, *mesh.get_all_groups()):
         set_timeout(timeout, group)
     return World(
-        place.rank,
-        place.size,
-        place.local_rank,
-        place.local_size,
-        layout,
-        mesh,
-        device,
-        control,
-        saving,
+        **asdict(place), layout=layout, mesh=mesh, device=device, control=control, saving=saving
     )
 
 
@@ -255,39 +262,3 @@ def device_of(place: Place, device: torch.device) -> torch.device:
             "look at CUDA_VISIBLE_DEVICES, or use --device cpu",
         )
     return claim(torch.device("cuda", place.local_rank % seen))
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Many processes; one alone has none of this."""
-
-    world: World
-    control: Control
-    saving: Control
-
-    @classmethod
-    def of(cls, world: World) -> "Ranks":
-        """The channels of a world."""
-        return cls(world, Control(world.control), Control(world.saving, "saving"))
-
-    def whole_logits(self, logits_V: torch.Tensor, vocabulary: int) -> torch.Tensor:
-        """The logits of all tokens, where the ranks of a layer have some columns each."""
-        ways = self.world.layout.tensor
-        if ways == 1:
-            return logits_V
-        missing = -(-vocabulary // ways) - len(logits_V)  # the last rank may have fewer
-        own_V = functional.pad(logits_V, (0, max(0, missing)), value=float("-inf"))
-        all_WV = [torch.empty_like(own_V) for _ in range(ways)]
-        dist.all_gather(all_WV, own_V.contiguous(), group=self.world.mesh.get_group("tensor"))
-        return torch.cat(all_WV)[:vocabulary]
-
-    @property
-    def share_passes(self) -> bool:
-        """Whether others wait within a forward pass for this rank's part of the model."""
-        layout = self.world.layout
-        return layout.shard * layout.tensor * layout.pipeline > 1
-
-    @property
-    def counts(self) -> bool:
-        """Whether this rank's figures are added up: one of those that read the same speaks."""
-        return self.world.rank % self.world.layout.tensor == 0

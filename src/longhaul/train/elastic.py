@@ -32,7 +32,7 @@ from longhaul.data.batches import IGNORED, Batch, share_of
 from longhaul.model.device import on, to_device
 from longhaul.optim.sharding import own_part
 from longhaul.parallel.replicas import Deal, Replicas, State, Within
-from longhaul.parallel.world import Ranks
+from longhaul.parallel.world import World
 from longhaul.train.coordinator import Coordinator, OneProcessOnly
 from longhaul.train.effective import parts_for
 from longhaul.train.orders import Order
@@ -129,7 +129,7 @@ class Place:
         step: ElasticStep,
         progress: Progress,
         most_s: Seconds,
-        ranks: Ranks | None = None,
+        ranks: World | None = None,
     ) -> None:
         self.figures = torch.zeros(step.num_figures)
         """Of the last step: loss, gradient norm, masked, and those of a loss scale."""
@@ -150,10 +150,10 @@ class Place:
 
     def own_deal(self, deal: Deal) -> Deal:
         """The place of this process among all that make a step, from its replica's."""
-        if self._ranks is None:
+        ranks = self._ranks
+        if ranks is None:
             return deal
-        world = self._ranks.world
-        return Deal(deal.rank * world.size + world.rank, deal.size * world.size)
+        return Deal(deal.rank * ranks.size + ranks.rank, deal.size * ranks.size)
 
     def join(self) -> bool:
         """Meet the others for the first time; whether they were ahead, and gave their state."""
@@ -230,11 +230,11 @@ class Place:
         self.peer = told["giver"]
 
 
-def _within(ranks: Ranks | None) -> Within | None:
+def _within(ranks: World | None) -> Within | None:
     if ranks is None:
         return None
     store = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return Within(ranks.world.rank, ranks.world.size, store, ranks.control.agree)
+    return Within(ranks.rank, ranks.size, store, ranks.control.agree)
 
 
 class LeadingReplica(Coordinator):

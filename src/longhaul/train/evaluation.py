@@ -20,7 +20,7 @@ from longhaul.model.device import to_device
 from longhaul.model.gpt import GPT
 from longhaul.model.head import IGNORED_TARGET
 from longhaul.model.masks import flex_attends
-from longhaul.parallel.world import Ranks
+from longhaul.parallel.world import World
 from longhaul.train.allocation_errors import TooMuchEvaluated, is_out_of_memory
 from longhaul.train.drain import Pace
 from longhaul.train.parts import Parts
@@ -87,7 +87,7 @@ def evaluate(
     sequence_length: int,
     sequences: int,
     most_tokens: int | None,
-    ranks: Ranks | None = None,
+    ranks: World | None = None,
     alive: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Evaluate every source's held-out stream.
@@ -130,7 +130,7 @@ class Evaluator:
         """An evaluation as the journal keeps it; a collective of all ranks. See `evaluate`."""
         parts, position = self._parts, self._parts.progress.position
         step, ranks = parts.step, parts.ranks
-        share = 1 if ranks is None else ranks.world.data_size
+        share = 1 if ranks is None else ranks.data_size
         wanted = settings.evaluated_at_once(position.step, share)
         at_once = wanted if self._fit is None else min(wanted, self._fit)
         compiles = step.forms.see_evaluation(settings.model.context)
@@ -164,7 +164,7 @@ class _Passes:
     length: int
     sequences: int
     """Computed at once by now."""
-    ranks: Ranks | None
+    ranks: World | None
     alive: Callable[[], None]
 
     def __post_init__(self) -> None:
@@ -175,7 +175,7 @@ class _Passes:
 
     def split_loss(self, stream: TokenStream, most_tokens: int | None) -> SplitLoss:
         ranks, total, tokens = self.ranks, self._nothing(), 0
-        place = (0, 1) if ranks is None else (ranks.world.data_rank, ranks.world.data_size)
+        place = (0, 1) if ranks is None else (ranks.data_rank, ranks.data_size)
         for tokens_BT, targets_BT, num_targets in evaluation_batches(
             stream, self.length, self.sequences, most_tokens, *place
         ):

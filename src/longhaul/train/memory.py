@@ -21,7 +21,7 @@ from longhaul.core.output import Say
 from longhaul.core.records import Event
 from longhaul.core.units import Bytes, short_bytes
 from longhaul.logbook.run_log import RunLog
-from longhaul.parallel.world import Ranks
+from longhaul.parallel.world import World
 from longhaul.train.allocation_errors import TooMuchMeasured, is_out_of_memory
 from longhaul.train.micro_batch import Budget, Found, find_micro_sequences
 from longhaul.train.parts import Parts
@@ -40,7 +40,7 @@ NO_LIMIT = 1 << 40
 
 
 def fitting_micro_sequences(
-    step: TrainingStep, recipe: Recipe, ranks: Ranks | None = None, below: int = NO_LIMIT
+    step: TrainingStep, recipe: Recipe, ranks: World | None = None, below: int = NO_LIMIT
 ) -> Found:
     """The largest micro-batch that this device computes within its memory.
 
@@ -77,11 +77,11 @@ def fitting_micro_sequences(
     if on_gpu:
         measure(1)  # libraries take their workspaces at the first pass, and keep them
     budget = _budget(step.device)
-    share = 1 if ranks is None else ranks.world.data_size
+    share = 1 if ranks is None else ranks.data_size
     sizes = [-(-stage.sequences // share) for stage in recipe.batch_stages()]
     if ranks is not None:
         if not on_gpu:  # the processes of a host have one memory
-            budget = replace(budget, limit=budget.limit // ranks.world.local_size)
+            budget = replace(budget, limit=budget.limit // ranks.local_size)
         budget = replace(budget, limit=-ranks.control.highest(-budget.limit))
     try:
         return find_micro_sequences(sizes, measure, budget)
@@ -185,7 +185,7 @@ def settle_micro_batch(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) 
         parts.ranks.control.first_number(0)
 
 
-def measure_as_ordered(recipe: Recipe, parts: Parts, ranks: Ranks) -> None:
+def measure_as_ordered(recipe: Recipe, parts: Parts, ranks: World) -> None:
     """Measure with rank 0, if it has to; TooMuchMeasured if this rank ran out of memory."""
     while below := ranks.control.first_number(0):
         fitting_micro_sequences(parts.step, recipe, ranks, below)

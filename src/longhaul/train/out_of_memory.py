@@ -166,7 +166,7 @@ class MemoryGuard:
     _emit: Emit
 
     def __post_init__(self) -> None:
-        self._rank = 0 if self._parts.ranks is None else self._parts.ranks.world.rank
+        self._rank = 0 if self._parts.ranks is None else self._parts.ranks.rank
         # What the attempt holds at its beginning.
         self._began = self._parts.progress.position.step
         self._before = _known(self._parts)
@@ -242,7 +242,7 @@ class MemoryGuard:
         parts, settings = self._parts, trainer.settings
         device, step = parts.step.device, trainer.position.step
         stage = settings.batch_at(step)
-        share = -(-stage.sequences // (parts.ranks.world.data_size if parts.ranks else 1))
+        share = -(-stage.sequences // (parts.ranks.data_size if parts.ranks else 1))
         sequences = min(settings.micro_sequences(step), share)
         computed, made = sequences * stage.sequence_length, step > self._began
         now = _known(parts)
@@ -253,7 +253,7 @@ class MemoryGuard:
         first = settings.batch_at(self._began)
         earlier = min(settings.micro_sequences(self._began), share) * first.sequence_length
         before = activations * min(computed, earlier) // computed if made else 0
-        ways = parts.ranks.world.layout.tensor if parts.ranks else 1
+        ways = parts.ranks.layout.tensor if parts.ranks else 1
         vocab_size, is_whole = parts.step.model.vocab_size, ways > 1
         is_whole |= settings.precision.half_weights == "fp16"
         rows = computed if is_whole else rows_at_once(computed, vocab_size, device.type == "cpu")

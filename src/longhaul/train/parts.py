@@ -14,7 +14,7 @@ from longhaul.data.dataset import Dataset
 from longhaul.model.initialise import allocate, build, to_number_format
 from longhaul.optim.gate import LossScale
 from longhaul.optim.update_rules import build_optimizer
-from longhaul.parallel.world import Ranks, World
+from longhaul.parallel.world import World
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
 
@@ -31,7 +31,7 @@ class Parts:
     snapshots: SnapshotRing
     time_buckets: TimeBuckets
     clock: Clock
-    ranks: Ranks | None = None
+    ranks: World | None = None
     """All that train together; None: one process."""
 
 

@@ -57,7 +57,7 @@ class RankComparison:
         assert parts.ranks is not None
         self._parts = parts
         self._control = parts.ranks.control
-        self.world: World = parts.ranks.world
+        self.world: World = parts.ranks
         """All ranks."""
         device, rank = self.world.device, self.world.rank
         layers = [module for module in parts.step.model.modules() if isinstance(module, Block)]

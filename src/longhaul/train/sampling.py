@@ -7,7 +7,7 @@ import torch
 from longhaul.data.dataset import Dataset
 from longhaul.data.tokenizing import Tokenizer
 from longhaul.model.gpt import GPT
-from longhaul.parallel.world import Ranks
+from longhaul.parallel.world import World
 from longhaul.train.orders import WriteSample
 from longhaul.train.trainer import Trainer
 
@@ -23,7 +23,7 @@ def sample_tokens(
     seed: int,
     device: torch.device,
     end_of_text: int | None = None,
-    ranks: Ranks | None = None,
+    ranks: World | None = None,
 ) -> Iterator[int]:
     """Draw tokens that follow `prompt`, until `most_tokens` or the end of a text.
 
@@ -54,7 +54,7 @@ def sample_tokens(
             with torch.inference_mode():
                 if ranks is not None:
                     seen = history[-context:]
-                    padding = [0] * (-len(seen) % ranks.world.layout.tensor)
+                    padding = [0] * (-len(seen) % ranks.layout.tensor)
                     padded_BT = torch.tensor([seen + padding], device=device)
                     own_V = model(padded_BT)[0, len(seen) - 1]
                     logits_BTV = ranks.whole_logits(own_V, model.vocab_size)[None, None]

@@ -261,12 +261,12 @@ def compare(cases: Path, result: Path, spoil: Spoil | None = None) -> None:
     place = find_place(os.environ)
     if place is None:
         raise UsageError("preflight-rank: RANK and WORLD_SIZE are not set", "`longhaul preflight`")
-    group = meet(place, _TIMEOUT_S, body["device"], partial(_device, place))
-    ranks = _facts(place, Control(group), _device(place, body["device"]))
+    control = meet(place, _TIMEOUT_S, body["device"], partial(_device, place))
+    ranks = _facts(place, control, _device(place, body["device"]))
     cpu = torch.device("cpu")
     layouts = [Layout(**case["layout"]) for case in body["cases"]]
     worlds = {
-        layout: form_world(place, group, layout, cpu, _TIMEOUT_S)
+        layout: form_world(place, control, layout, cpu, _TIMEOUT_S)
         for layout in dict.fromkeys(layouts)
     }
     alone: dict[str, Trace] = {}

@@ -20,14 +20,14 @@ from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
 from longhaul.optim.groups import describe
-from longhaul.parallel.world import Ranks
+from longhaul.parallel.world import World
 from longhaul.run.train.attempt import Attempt
 from longhaul.train.parts import Parts, build_step
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
 
 
-def saver_of(attempt: Attempt, ranks: Ranks | None = None) -> Saver:
+def saver_of(attempt: Attempt, ranks: World | None = None) -> Saver:
     """Saves under the lease."""
     run_log = attempt.run_log
     return Saver(
@@ -48,20 +48,19 @@ def build_parts(
     device: torch.device,
     saver: Saver,
     time_buckets: TimeBuckets,
-    ranks: Ranks | None = None,
+    ranks: World | None = None,
 ) -> Parts:
     """Everything of a trainer but its position, for the `recipe` as asked for; `ranks` are all that
     build the same, None one process. `saver` must be one that is told to settle.
     """
     settings = with_overrides(recipe, ledger.overrides_at(0))
-    world = None if ranks is None else ranks.world
     kind = TrainingStep
     if recipe.parallel.elastic:
         from longhaul.train.elastic import ElasticStep
 
         kind = ElasticStep
     # Replicas deal every batch out themselves, among those that are there.
-    readers = None if recipe.parallel.elastic else world
+    readers = None if recipe.parallel.elastic else ranks
     rank, size = (readers.data_rank, readers.data_size) if readers else (0, 1)
     order = recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
     parts = Parts(
@@ -70,7 +69,7 @@ def build_parts(
             dataset.vocab_size,
             dataset.tokenizer.end_of_text,
             device,
-            world,
+            ranks,
             sources=[source.name for source in dataset.sources],
             kind=kind,
         ),
@@ -97,7 +96,7 @@ def _settle(parts: Parts) -> None:
 def say_what_was_built(parts: Parts, recipe: Recipe, view: View) -> None:
     """The model's size, and the groups of its optimizer, for a person."""
     step, size = parts.step, model_size(recipe.model, parts.dataset.vocab_size)
-    many = f", {parts.ranks.world.layout}" if parts.ranks else ""
+    many = f", {parts.ranks.layout}" if parts.ranks else ""
     view.say(
         f"model: {short_count(size.total)} parameters, {short_count(size.non_embedding)} outside "
         f"embeddings, on {step.device.type} in {recipe.precision.compute}{many}"
@@ -113,16 +112,16 @@ def say_what_was_built(parts: Parts, recipe: Recipe, view: View) -> None:
 
 
 def _snapshots(
-    recipe: Recipe, saver: Saver, ranks: Ranks | None, device: torch.device
+    recipe: Recipe, saver: Saver, ranks: World | None, device: torch.device
 ) -> SnapshotRing:
     """Where the supervisor has memory for them, they outlive this process."""
     shared = None
     if own := slots(os.environ):
         # The same bytes are of use to the same rank of the same layout only.
-        layout = f"{ranks.world.rank} of {ranks.world.layout}" if ranks else "one process"
+        layout = f"{ranks.rank} of {ranks.layout}" if ranks else "one process"
         shared = SharedBuffers(own, saver.attempt, layout, saver.clock.wall, device)
     taken = shared.held_bytes if shared is not None else 0
-    processes = ranks.world.local_size if ranks else 1
+    processes = ranks.local_size if ranks else 1
     asked = recipe.checkpoint.snapshot_mb
     of_host = (available_memory() + processes * taken) // 10 if asked is None else int(asked * 1e6)
     return SnapshotRing(

@@ -23,7 +23,6 @@ from longhaul.logbook.run_spec import read_run_spec
 from longhaul.logbook.segments import read_segments
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.device import claim, queues
-from longhaul.parallel.control import Control
 from longhaul.parallel.device import choose_device, own_device, settle_torch, threads_before
 from longhaul.parallel.layout import find_place
 from longhaul.parallel.rendezvous import form_ranks
@@ -95,15 +94,15 @@ def follow_leader(folder: RunFolder) -> ExitCode:
         if within is not None:
             leaving.callback(part)
             own = partial(own_device, place=within)
-            group = meet(within, wanted=recipe.machine.device, own=own)
-            ranks = form_ranks(within, Control(group), recipe)
+            control = meet(within, wanted=recipe.machine.device, own=own)
+            ranks = form_ranks(within, control, recipe)
         ledger = load_ledger(folder)[0]
         recipe = with_formats(recipe, ledger)
         saver = Saver(
             folder.checkpoints, attempt=0, still_owner=lambda: False, clock=clock,
             control=ranks.saving if ranks else None, settled=True,
         )  # fmt: skip
-        device = ranks.world.device if ranks else _device(number, recipe.machine.device)
+        device = ranks.device if ranks else _device(number, recipe.machine.device)
         parts = build_parts(recipe, ledger, dataset, device, saver, time_buckets, ranks)
         leaving.callback(parts.saver.close)
         leaving.callback(parts.batches.close)

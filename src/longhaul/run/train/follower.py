@@ -87,7 +87,7 @@ def follow(place: Place, known: RunFolder | None = None) -> ExitCode:
             still_owner=lambda: True,  # rank 0 asks, and it alone commits
             settled=True,
         )  # fmt: skip
-        device, ledger = ranks.world.device, briefing.ledger
+        device, ledger = ranks.device, briefing.ledger
         parts = build_parts(recipe, ledger, dataset, device, saver, time_buckets, ranks)
         leaving.callback(saver.close, time_buckets.alive)
         leaving.callback(parts.batches.close)

@@ -72,7 +72,7 @@ class TrainingLoop:
         self._request_handler = RequestHandler(
             run_log, trainer, self._recovery, say, self._health_monitor.seconds_per_step
         )
-        devices = 1 if trainer.ranks is None else trainer.ranks.world.size
+        devices = 1 if trainer.ranks is None else trainer.ranks.size
         interval = SaveInterval(lambda: _earlier_events(run_log), devices, run_log.clock)
         self.checkpoint_manager = CheckpointManager(
             run_log, trainer, self._recovery, interval, say, tiers, restored

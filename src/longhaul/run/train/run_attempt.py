@@ -68,14 +68,14 @@ def _run(
     if place is not None:
         path, number = run_log.folder.path.resolve(), run_log.lease.attempt
         ranks = lead(place, Briefing(str(path), recipe, number, run_log.ledger.state, threads))
-        device = ranks.world.device
+        device = ranks.device
     saver, ledger = saver_of(attempt, ranks), run_log.history.ledger
     parts = build_parts(recipe, ledger, dataset, device, saver, run_log.time, ranks)
     say_what_was_built(parts, recipe, attempt.view)
     origin = _restore(attempt, parts)
     prints = fingerprint(torch_facts(device)) | {"data": {"identity": dataset.identity}}
     if ranks is not None:
-        prints["ranks"] = {"size": ranks.world.size, **asdict(ranks.world.layout)}
+        prints["ranks"] = {"size": ranks.size, **asdict(ranks.layout)}
     trainer: Trainer | None = None
     guard = MemoryGuard(
         parts, recipe, run_log.folder, partial(run_log.emit_durably, EventKind.OUT_OF_MEMORY)
