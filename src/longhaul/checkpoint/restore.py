@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,8 @@ def restore_newest(
     recorded = run_log.ledger.state.checkpoint_health
     refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
     health = health_now(there, recorded)
-    if tiers is None:
-        candidates = newest_usable(there, health)
-    else:
-        candidates = patiently(tiers.candidates(), control)
-    for checkpoint in candidates:
+    candidates = newest_usable(there, health) if tiers is None else tiers.candidates()
+    while checkpoint := patiently(partial(next, candidates, None), control):
         try:
             facts = read_facts(checkpoint.path).facts
             if control is not None:

@@ -1,7 +1,8 @@
 """Messages between ranks at step boundaries, all collective; and waiting for a slow rank 0."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, cast
 
@@ -120,37 +121,31 @@ def first_does(control: Control | None, body: Callable[[], Value]) -> Value:
     return cast(Value, all_do(control, lambda: body() if control.rank == 0 else None)[0])
 
 
-Item = TypeVar("Item")
-
 STILL_AT_IT = "still at it"
 """What the other ranks are told; they ask again (`received`)."""
 _WORD_EVERY_S: Seconds = 1.0
 
 
-def patiently(items: Iterable[Item], control: Control | None) -> Iterator[Item]:
-    """The items; while one is waited for, the other ranks are kept waiting by `received`.
+def patiently(work: Callable[[], Value], control: Control | None) -> Value:
+    """The result of `work`; until it comes, the other ranks are kept waiting by `received`.
 
     A collective that nobody joins in time fails on all ranks; a store may take longer than that. So
-    the slow part is done on a thread, and the others are told again and again that it goes on.
+    the work is done on a thread, and the others are told again and again that it goes on.
     """
     if control is None:
-        yield from items
-        return
-    iterator = iter(items)
-    while True:
-        box: list[Item] = []
-        errors: list[BaseException] = []
-        thread = threading.Thread(target=_take, args=(iterator, box, errors), daemon=True)
-        thread.start()
-        thread.join(_WORD_EVERY_S)
-        while thread.is_alive():
-            control.share(STILL_AT_IT)
-            thread.join(_WORD_EVERY_S)
-        if errors:
-            raise errors[0]
-        if not box:
-            return
-        yield box[0]
+        return work()
+    done: Future[Value] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 (raised again below)
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    while not wait([done], _WORD_EVERY_S).done:
+        control.share(STILL_AT_IT)
+    return done.result()
 
 
 def received(control: Control) -> Any:
@@ -159,10 +154,3 @@ def received(control: Control) -> Any:
     while value == STILL_AT_IT:
         value = control.share()
     return value
-
-
-def _take(iterator: Iterator[Item], box: list[Item], errors: list[BaseException]) -> None:
-    try:
-        box.extend(item for item in (next(iterator, None),) if item is not None)
-    except BaseException as error:  # noqa: BLE001 (raised again where it is waited for)
-        errors.append(error)

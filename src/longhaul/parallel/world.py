@@ -64,11 +64,6 @@ class World(Place):
         """Replicate × shard: ranks of one pipeline and of one tensor group read the same."""
         return self.layout.data_size
 
-    @property
-    def is_first(self) -> bool:
-        """Rank 0 judges and writes the logbook."""
-        return self.rank == 0
-
     def whole_logits(self, logits_V: torch.Tensor, vocabulary: int) -> torch.Tensor:
         """The logits of all tokens, where the ranks of a layer have some columns each."""
         ways = self.layout.tensor

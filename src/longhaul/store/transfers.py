@@ -9,6 +9,7 @@ import statistics
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -67,25 +68,21 @@ class Calls:
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]
         if len(self._stuck) >= _MOST_STUCK:
             raise StoreError(f"{what}: {len(self._stuck)} earlier calls still have no answer")
-        results: list[T] = []
-        failures: list[BaseException] = []
+        done: Future[T] = Future()
 
         def run() -> None:
             try:
                 point(Point.STORE_CALL, what)
-                results.append(call())
+                done.set_result(call())
             except BaseException as error:  # noqa: BLE001 (raised again by whoever waits)
-                failures.append(error)
+                done.set_exception(error)
 
         thread = threading.Thread(target=run, name=f"store: {what}", daemon=True)
         thread.start()
-        thread.join(max(0.0, most_s))
-        if failures:
-            raise failures[0]
-        if not results:
+        if not wait([done], max(0.0, most_s)).done:
             self._stuck.append(thread)
             raise StoreError(f"{what}: no answer within {short_seconds(most_s)}")
-        return results[0]
+        return done.result()
 
 
 class Deadline:

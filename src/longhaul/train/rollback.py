@@ -225,7 +225,7 @@ class Recovery:
                 return work()
             self._trainer.coordinator.order(WaitForStore())
             try:
-                return next(iter(patiently(((work(),) for _ in range(1)), ranks.control)))[0]
+                return patiently(work, ranks.control)
             finally:
                 ranks.control.share(None)
 
