@@ -11,7 +11,6 @@ from longhaul.core.records import Event, StepRecord
 from longhaul.store.save_interval import (
     UNMEASURED_STEPS,
     Interval,
-    Measured,
     SaveInterval,
     best_interval,
     between_failures,
@@ -61,32 +60,30 @@ def test_without_a_failure_the_prior_holds_and_every_failure_counts() -> None:
 
 
 def test_what_was_not_measured_gives_the_plain_default() -> None:
-    assert best_interval(Measured()).steps == UNMEASURED_STEPS
-    assert best_interval(Measured(stalls_s=[1.0])).steps == UNMEASURED_STEPS
-    assert best_interval(Measured(steps_s=[1.0] * 9)).steps == UNMEASURED_STEPS
-    nonsense = Measured(stalls_s=[math.nan, math.inf], steps_s=[1.0] * 9)
-    assert best_interval(nonsense).steps == UNMEASURED_STEPS
+    assert best_interval().steps == UNMEASURED_STEPS
+    assert best_interval(stalls_s=[1.0]).steps == UNMEASURED_STEPS
+    assert best_interval(steps_s=[1.0] * 9).steps == UNMEASURED_STEPS
+    nonsense = best_interval(stalls_s=[math.nan, math.inf], steps_s=[1.0] * 9)
+    assert nonsense.steps == UNMEASURED_STEPS
 
 
 def test_the_formula_in_steps() -> None:
-    measured = Measured(
+    best = best_interval(
         stalls_s=[2.0, 2.0, 30.0], saves_s=[5.0], steps_s=[4.0] * 10,
         failures=9, uptime_s=100 * HOUR, devices=1000,
     )  # fmt: skip
-    best = best_interval(measured)
     assert best.steps == round(daly_interval(2.0, 11.5 * HOUR) / 4)
     assert "9 failures: one failure in 11 h 30 min expected" in best.reason
 
 
 def test_saves_do_not_overtake_each_other() -> None:
-    slow = Measured(stalls_s=[1e-6], saves_s=[60.0], steps_s=[1.0] * 10)
-    best = best_interval(slow)
+    best = best_interval(stalls_s=[1e-6], saves_s=[60.0], steps_s=[1.0] * 10)
     assert best.steps == 61
     assert "not sooner" in best.reason
 
 
 def test_a_save_that_costs_nothing_is_made_at_every_step_it_can() -> None:
-    assert best_interval(Measured(stalls_s=[0.0], steps_s=[1.0] * 9)).steps == 1
+    assert best_interval(stalls_s=[0.0], steps_s=[1.0] * 9).steps == 1
 
 
 @given(
@@ -95,11 +92,11 @@ def test_a_save_that_costs_nothing_is_made_at_every_step_it_can() -> None:
     st.integers(1, 100_000),
 )  # fmt: skip
 def test_it_is_always_a_number_of_steps(stalls, saves, steps, failures, uptime, devices) -> None:
-    measured = Measured(
+    best = best_interval(
         stalls_s=stalls, saves_s=saves, steps_s=steps, failures=failures, uptime_s=uptime,
         devices=devices,
     )  # fmt: skip
-    assert best_interval(measured).steps >= 1
+    assert best.steps >= 1
 
 
 def test_small_changes_are_none() -> None:

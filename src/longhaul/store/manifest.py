@@ -163,13 +163,10 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 def parse_manifest(content: bytes, name: str) -> Manifest:
     """The manifest with these bytes; refused if it is damaged in any byte, or of a newer format."""
-
-    def build(body: dict[str, Any]) -> Manifest:
-        manifest = shaped(_MANIFEST, body, name)
-        check_names(manifest.files, f"{name}: files", _is_plain)
-        return manifest
-
-    return parse_sealed(content, name, {"step", "time", "files"}, build, _render)
+    manifest = shaped(_MANIFEST, parse_sealed(content, name, {"step", "time", "files"}), name)
+    check_names(manifest.files, f"{name}: files", _is_plain)
+    check_rendered(content, _render(manifest), name)
+    return manifest
 
 
 def verify(
@@ -208,8 +205,7 @@ def _verify_file(path: Path, expected: FileEntry, past_page_cache: bool) -> None
 
 
 def _render(manifest: Manifest) -> bytes:
-    files = [asdict(file) for file in manifest.files]
-    return render_sealed({"step": manifest.step, "time": manifest.time, "files": files}, indent=2)
+    return render_sealed(asdict(manifest), indent=2)
 
 
 def _is_plain(name: str) -> bool:
@@ -223,21 +219,19 @@ def render_sealed(body: dict[str, Any], indent: int) -> bytes:
     return (json.dumps(sealed, indent=indent) + "\n").encode()
 
 
-def parse_sealed(
-    content: bytes,
-    name: str,
-    keys: set[str],
-    build: Callable[[dict[str, Any]], T],
-    render: Callable[[T], bytes],
-) -> T:
-    """What `build` makes of JSON with these keys; refused unless `render` gives the same bytes."""
+def parse_sealed(content: bytes, name: str, keys: set[str]) -> dict[str, Any]:
+    """The JSON of a list of files, with these keys; whoever reads it calls `check_rendered`."""
     with refusing(Path(name)):
         value = strict.parse_json(content, name)
-    built = build(versioned(value, FORMAT_VERSION, {"sha256", *keys}, name))
-    # There is one rendering only: whatever else parses to the same value was altered.
-    if content != render(built):
+    return versioned(value, FORMAT_VERSION, {"sha256", *keys}, name)
+
+
+def check_rendered(content: bytes, rendered: bytes, name: str) -> None:
+    """Refuse a list of files unless what was made of it is `rendered` as the same bytes: there is
+    one rendering only, and whatever else parses to the same value was altered.
+    """
+    if content != rendered:
         raise RefusedCheckpoint(f"{name}: does not match its own hash; it was altered or damaged")
-    return built
 
 
 def check_names(files: Sequence[FileEntry], what: str, is_name: Callable[[str], bool]) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
@@ -31,6 +31,7 @@ from longhaul.store.manifest import (
     RefusedCheckpoint,
     Whole,
     check_names,
+    check_rendered,
     parse_sealed,
     render_sealed,
     shaped,
@@ -135,19 +136,18 @@ def parse_index(content: bytes, edition: Edition, name: str) -> Index:
     """The index with these bytes, called `edition` in its store and `name` in an error; refused if
     it is damaged in any byte, of a newer format, that of another edition, or names what is no page.
     """
-
-    def build(body: dict[str, Any]) -> Index:
-        called = {"attempt": body["attempt"], "number": body["edition"], "writer": body["writer"]}
-        index = shaped(_INDEX, {**body, "edition": called}, name)
-        if index.edition != edition:
-            raise RefusedCheckpoint(f"{name}: it is the index of another edition")
-        check_names(index.pages, f"{name}: pages", is_page)
-        if not _HOST.fullmatch(index.host):  # it is shown to people, on a terminal
-            raise RefusedCheckpoint(f"{name}: {index.host[:80]!r} is no machine's name")
-        return index
-
-    keys = {"attempt", "edition", "writer", "created", "host", "time", "pages"}
-    return parse_sealed(content, name, keys, build, render_index)
+    body = parse_sealed(
+        content, name, {"attempt", "edition", "writer", "created", "host", "time", "pages"}
+    )
+    called = {"attempt": body["attempt"], "number": body["edition"], "writer": body["writer"]}
+    index = shaped(_INDEX, {**body, "edition": called}, name)
+    if index.edition != edition:
+        raise RefusedCheckpoint(f"{name}: it is the index of another edition")
+    check_names(index.pages, f"{name}: pages", is_page)
+    if not _HOST.fullmatch(index.host):  # it is shown to people, on a terminal
+        raise RefusedCheckpoint(f"{name}: {index.host[:80]!r} is no machine's name")
+    check_rendered(content, render_index(index), name)
+    return index
 
 
 _KEPT = 2

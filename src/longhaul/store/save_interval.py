@@ -9,7 +9,7 @@ Generation Computer Systems 22(3), 2006, equation 37.
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from longhaul.config.recipe import Recipe
@@ -27,23 +27,6 @@ _FEWEST_STEPS = 5
 _CHANGED = 0.2
 """An interval that would change by less stays: it is flat around its best, and each change is a
 line in the journal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What is known when an interval is chosen."""
-
-    stalls_s: Sequence[Seconds] = ()
-    """What the newest saves cost the training thread."""
-    saves_s: Sequence[Seconds] = ()
-    """How long they took in all, read-back included."""
-    steps_s: Sequence[Seconds] = ()
-    """What the newest steps took."""
-    failures: int = 0
-    """Unplanned ends of attempts so far."""
-    uptime_s: Seconds = 0.0
-    """Time over all attempts in which they might have failed."""
-    devices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +51,38 @@ def between_failures(failures: int, uptime_s: Seconds, devices: int) -> Seconds:
     return (PRIOR_S / devices + uptime_s) / (1 + failures)
 
 
-def best_interval(measured: Measured) -> Interval:
-    """The interval that loses the least time, as far as is known."""
-    stalls = [s for s in measured.stalls_s if math.isfinite(s) and s >= 0]
-    steps = [s for s in measured.steps_s if math.isfinite(s) and s > 0]
+def best_interval(
+    *,
+    stalls_s: Iterable[Seconds] = (),
+    saves_s: Iterable[Seconds] = (),
+    steps_s: Iterable[Seconds] = (),
+    failures: int = 0,
+    uptime_s: Seconds = 0.0,
+    devices: int = 1,
+) -> Interval:
+    """The interval that loses the least time, as far as is known.
+
+    Args:
+        stalls_s: what the newest saves cost the training thread.
+        saves_s: how long they took in all, read-back included.
+        steps_s: what the newest steps took.
+        failures: unplanned ends of attempts so far.
+        uptime_s: time over all attempts in which they might have failed.
+        devices: that train together.
+    """
+    stalls = [s for s in stalls_s if math.isfinite(s) and s >= 0]
+    steps = [s for s in steps_s if math.isfinite(s) and s > 0]
     if not stalls or len(steps) < _FEWEST_STEPS:
         return Interval(UNMEASURED_STEPS, "no save has been timed yet")
     step_s, stall_s = statistics.median(steps), statistics.median(stalls)
-    mean_s = between_failures(measured.failures, measured.uptime_s, measured.devices)
+    mean_s = between_failures(failures, uptime_s, devices)
     # A clock may show 0 for what takes next to nothing; saving at every step is the limit then.
     wanted = daly_interval(stall_s, mean_s) / step_s if stall_s > 0 else 1.0
-    saves = [s for s in measured.saves_s if math.isfinite(s) and s >= 0]
+    saves = [s for s in saves_s if math.isfinite(s) and s >= 0]
     # A save that is due while the one before it is written would be waited for.
     possible = math.ceil(statistics.median(saves) / step_s) + 1 if saves else 1
     count = max(1, possible, round(wanted))
-    seen = f"{measured.failures} failures" if measured.failures else "no failure yet"
+    seen = f"{failures} failures" if failures else "no failure yet"
     reason = (
         f"a save costs {stall_s:.3g} s of a step's {step_s:.3g} s, {seen}: one failure in "
         f"{short_seconds(mean_s)} expected"
@@ -148,14 +148,12 @@ class SaveInterval:
             self._before = _failures(self._history())
         failures, before_s = self._before
         best = best_interval(
-            Measured(
-                stalls_s=tuple(self._stalls_s),
-                saves_s=tuple(self._saves_s),
-                steps_s=tuple(self._steps_s),
-                failures=failures,
-                uptime_s=before_s + self._clock.monotonic() - self._began,
-                devices=self._devices,
-            )
+            stalls_s=self._stalls_s,
+            saves_s=self._saves_s,
+            steps_s=self._steps_s,
+            failures=failures,
+            uptime_s=before_s + self._clock.monotonic() - self._began,
+            devices=self._devices,
         )
         new = next_interval(self._current, best)
         self._current = new.steps if new else self._current
