@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.store.catalogue import catalogue, newest_usable, partial_path
 from longhaul.store.manifest import MANIFEST_NAME, RefusedCheckpoint, read_manifest, verify
 
@@ -47,6 +48,12 @@ def test_the_newest_that_is_not_poisoned_is_tried_first(
 ) -> None:
     for step in (1, 2, 3, 10):
         fill(tmp_path / f"step-{step}", step)
+    there = catalogue(tmp_path)
     health = {1: "good", 2: "committed", 10: "poisoned"}
-    tried = newest_usable(catalogue(tmp_path), health)
+    recorded = {
+        entry.step: CheckpointHealth(health[entry.step], entry.manifest_sha256)
+        for entry in there
+        if entry.step in health
+    }
+    tried = newest_usable(there, recorded)
     assert [entry.step for entry in tried] == [3, 2, 1]

@@ -6,8 +6,7 @@ are known by `to_local`, because importing their module costs what one process n
 """
 
 import difflib
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from longhaul.core.errors import LonghaulError
 from longhaul.core.pieces import Piece, Pieces
-from longhaul.core.units import Bytes
 from longhaul.model.device import queues
 
 
@@ -35,26 +33,9 @@ def pieces_here(tensor: Tensor, pieces: Pieces | None) -> tuple[Piece, ...]:
     return (Piece(origin, origin, tuple(tensor.shape)),)
 
 
-def piece_of(local: Tensor, piece: Piece) -> Tensor:
-    """A view of the piece in its holder's own tensor."""
-    return narrowed(local, piece.local, piece.size)
-
-
-def narrowed(tensor: Tensor, begin: Sequence[int], sizes: Sequence[int]) -> Tensor:
-    """A view of a rectangle of a tensor."""
-    for axis, (first, length) in enumerate(zip(begin, sizes, strict=True)):
-        tensor = tensor.narrow(axis, first, length)
-    return tensor
-
-
 def whole_shape(local: Tensor, pieces: Pieces | None) -> tuple[int, ...]:
     """Shape of the whole tensor."""
     return tuple(local.shape) if pieces is None else pieces.shape
-
-
-def whole_bytes(local: Tensor, pieces: Pieces | None) -> Bytes:
-    """Bytes of the whole tensor, all shards together."""
-    return math.prod(whole_shape(local, pieces)) * local.element_size()
 
 
 _MOST_NAMES_SHOWN = 8

@@ -3,7 +3,7 @@ number of ranks wrote them. What is read is checked as if an enemy had written i
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from pydantic import ConfigDict, PlainValidator, TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from longhaul.checkpoint.capture import local_of, narrowed, piece_of, pieces_here
+from longhaul.checkpoint.capture import local_of, pieces_here
 from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX
 from longhaul.core.pieces import Piece, Pieces
 from longhaul.core.units import Bytes
@@ -153,8 +153,8 @@ class _Read:
 
     chunk: Chunk
     stored: StoredTensor
-    begin: list[int]
-    """In the chunk."""
+    there: tuple[slice, ...]
+    """Its indices in the chunk."""
     target: Tensor
 
 
@@ -171,7 +171,7 @@ def plan_load(
     for name, tensor in tensors.items():
         local = local_of(tensor)
         for piece in pieces_here(local, (pieces or {}).get(name)):
-            for read in _reads(stored[name], piece, piece_of(local, piece)):
+            for read in _reads(stored[name], piece, local[piece.here]):
                 by_file.setdefault(read.chunk.file, []).append(read)
     for name, reads in by_file.items():
         with _open(folder / name) as file:
@@ -182,22 +182,21 @@ def plan_load(
         for name, reads in by_file.items():
             with _open(folder / name) as file:
                 for read in reads:
-                    whole = file.get_tensor(read.chunk.key)
-                    read.target.copy_(narrowed(whole, read.begin, read.target.shape))
+                    read.target.copy_(file.get_tensor(read.chunk.key)[read.there])
 
     return fill
 
 
-def _reads(stored: StoredTensor, piece: Piece, view: Tensor) -> list[_Read]:
-    found = []
+def _reads(stored: StoredTensor, piece: Piece, view: Tensor) -> Iterator[_Read]:
     for chunk in stored.chunks:
         if (shared := _shared(piece.offset, piece.size, chunk)) is not None:
-            begin, end = shared
-            sizes = [high - low for low, high in zip(begin, end, strict=True)]
-            here = [low - first for low, first in zip(begin, piece.offset, strict=True)]
-            there = [low - first for low, first in zip(begin, chunk.offsets, strict=True)]
-            found.append(_Read(chunk, stored, there, narrowed(view, here, sizes)))
-    return found
+            here, there = _indices(*shared, piece.offset), _indices(*shared, chunk.offsets)
+            yield _Read(chunk, stored, there, view[here])
+
+
+def _indices(begin: list[int], end: list[int], origin: tuple[int, ...]) -> tuple[slice, ...]:
+    """Of a rectangle of the whole, in one that begins at `origin`."""
+    return tuple(slice(b - o, e - o) for b, e, o in zip(begin, end, origin, strict=True))
 
 
 def _check_header(file: Any, path: Path, read: _Read) -> None:

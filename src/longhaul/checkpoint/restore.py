@@ -17,7 +17,7 @@ from longhaul.parallel.control import Control, patiently, received
 from longhaul.store.catalogue import (
     Checkpoint,
     catalogue,
-    health_now,
+    health_of,
     newest_usable,
     set_aside,
     sweep,
@@ -66,8 +66,7 @@ def restore_newest(
     there = catalogue(folder)
     recorded = run_log.ledger.state.checkpoint_health
     refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
-    health = health_now(there, recorded)
-    candidates = newest_usable(there, health) if tiers is None else tiers.candidates()
+    candidates = newest_usable(there, recorded) if tiers is None else tiers.candidates()
     while checkpoint := patiently(partial(next, candidates, None), control):
         try:
             facts = read_facts(checkpoint.path).facts
@@ -93,7 +92,7 @@ def restore_newest(
                 "from the beginning"
             )
         return None
-    poisoned = [c.step for c in there if health[c.step] == "poisoned"]
+    poisoned = [c.step for c in there if health_of(c, recorded) == "poisoned"]
     back = [r.to_step for r in run_log.ledger.state.recoveries if r.to_step is not None]
     behind_all = may_begin_anew(recorded, back[-1] if back else None)
     if behind_all and not refused and len(poisoned) == len(there):

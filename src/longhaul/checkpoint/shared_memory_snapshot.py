@@ -21,7 +21,7 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_log import RunLog
 from longhaul.parallel.control import Control
-from longhaul.store.catalogue import catalogue, health_now, newest_usable, sweep, usable
+from longhaul.store.catalogue import catalogue, newest_usable, sweep, usable
 
 Key = tuple[int, int, int]
 _LAG_STEPS = 2
@@ -64,12 +64,12 @@ def restore_survivor(
     if keys:
         sweep(run_log.folder.checkpoints, run_log.lease.attempt)
         history = list(read_journal(run_log.folder, steps=False))
-        by_key = {snapshot.key: snapshot for snapshot in found}
         there = catalogue(run_log.folder.checkpoints)
-        health = health_now(there, run_log.ledger.state.checkpoint_health)
-        saved = next((checkpoint.step for checkpoint in newest_usable(there, health)), None)
-        kept = [key for key in keys if not (repeats(history) or denied(by_key[key], history))]
-        sound = list({key[0]: key for key in kept}.values())  # of one step, the last attempt's
+        usable_now = newest_usable(there, run_log.ledger.state.checkpoint_health)
+        saved = next((checkpoint.step for checkpoint in usable_now), None)
+        trusted = [] if repeats(history) else [s for s in found if not denied(s, history)]
+        # Of one step, the last attempt's.
+        sound = list({s.step: s.key for s in trusted if s.key in keys}.values())
         newest = 0 if saved is None else saved
         while sound and sound[-1][0] > newest:
             if control is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from longhaul.checkpoint.capture import local_of, piece_of, pieces_here, whole_shape
+from longhaul.checkpoint.capture import local_of, pieces_here, whole_shape
 from longhaul.checkpoint.layout import METADATA_NAME, Chunk, StoredTensor, misfit, to_json
 from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX, write_tensor_file
 from longhaul.core.errors import LonghaulError
@@ -106,7 +106,7 @@ def _held_here(
         whole = whole_shape(local, cut)
         for piece in pieces_here(local, cut):
             held = Held(name, local.dtype, whole, piece.offset, piece.size)
-            yield held, piece_of(local, piece)
+            yield held, local[piece.here]
 
 
 def _described(shares: Sequence[Sequence[Held]]) -> dict[str, StoredTensor]:

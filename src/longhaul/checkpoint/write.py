@@ -4,6 +4,7 @@ each writes its own chunks, rank 0 all the rest, and the reading back is dealt o
 
 import errno
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from longhaul.checkpoint.capture import whole_bytes
+from longhaul.checkpoint.capture import whole_shape
 from longhaul.checkpoint.storage import save_tensors
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner
@@ -49,7 +50,10 @@ def needed_bytes(
 ) -> Bytes:
     """Room that a checkpoint takes at most."""
     cut = pieces or {}
-    data = sum(whole_bytes(tensor, cut.get(name)) for name, tensor in tensors.items())
+    data = sum(
+        math.prod(whole_shape(tensor, cut.get(name))) * tensor.element_size()
+        for name, tensor in tensors.items()
+    )
     return data + len(facts) + _DESCRIPTION_BYTES_PER_TENSOR * (len(tensors) + 4)
 
 

@@ -138,20 +138,19 @@ def catalogue(folder: Path) -> list[Checkpoint]:
 def usable(folder: Path, recorded: Mapping[int, CheckpointHealth]) -> list[Checkpoint]:
     """The checkpoints in `folder` that are neither damaged nor poisoned, lowest step first."""
     there = catalogue(folder)
-    health = health_now(there, recorded)
-    return [c for c in there if not c.damage and health[c.step] != "poisoned"]
+    return [c for c in there if not c.damage and health_of(c, recorded) != "poisoned"]
 
 
 def newest_usable(
-    checkpoints: Sequence[Checkpoint], health: Mapping[int, str]
+    checkpoints: Sequence[Checkpoint], recorded: Mapping[int, CheckpointHealth]
 ) -> Iterator[Checkpoint]:
     """Checkpoints to try after a crash, best first: the newest that is not poisoned, and so on.
 
-    One that was committed but not yet verified, as a step without a health counts, is as good as a
-    verified one here, because loading reads and compares every byte.
+    One that was committed but not yet verified is as good as a verified one here, because loading
+    reads and compares every byte.
     """
     for checkpoint in sorted(checkpoints, key=lambda item: item.step, reverse=True):
-        if health.get(checkpoint.step) != "poisoned":
+        if health_of(checkpoint, recorded) != "poisoned":
             yield checkpoint
 
 
