@@ -266,7 +266,7 @@ def test_nothing_is_removed_there_once_the_lease_is_lost(
         uploader.withdraw({10: CheckpointHealth("poisoned", first.manifest_sha256)})
     else:
         if why == "unfinished":
-            uploader._keep_last = 9
+            uploader.keep_last = 9
         fill(tmp_path / "run" / "step-20", 20)
         uploader.offer(catalogue(tmp_path / "run")[1], {})
     uploader._thread.join(DEADLINE_S)

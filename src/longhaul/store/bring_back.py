@@ -159,9 +159,8 @@ def _as_of_one_run(folder: RunFolder, staging: Path, asked: RunSpec) -> RunSpec:
             return asked
         return spec_of_restart(known, asked)
     except (RecipeError, UsageError):
-        if not journal_files(
-            folder.journal
-        ):  # else some of it is in its place, and the rest must follow
+        # With a journal some of it is in its place, and the rest must follow.
+        if not journal_files(folder.journal):
             shutil.rmtree(staging)
             with suppress(OSError):
                 folder.path.rmdir()

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,29 +37,22 @@ class TierChange(NamedTuple):
     data: dict[str, Any]
 
 
+@dataclass(eq=False)
 class Uploader:
-    """Sends checkpoints to a tier on a thread of its own, one at a time.
+    """Sends checkpoints to a tier on a thread of its own, one at a time."""
 
-    `still_owner` is the fence; `keep_last` and `keep_every` are the retention there (`to_remove`).
-    The run log goes there too, if there is one.
-    """
+    tier: RemoteTier
+    _: KW_ONLY
+    still_owner: Callable[[], bool]
+    """The fence."""
+    clock: Clock
+    keep_last: int
+    keep_every: int
+    """The retention there (`to_remove`)."""
+    run_log: RunLogMirror | None = None
+    """It goes there too, if there is one."""
 
-    def __init__(
-        self,
-        tier: RemoteTier,
-        *,
-        still_owner: Callable[[], bool],
-        clock: Clock,
-        keep_last: int,
-        keep_every: int,
-        run_log: RunLogMirror | None = None,
-    ) -> None:
-        self.tier = tier
-        self._still_owner = still_owner
-        self._clock = clock
-        self._keep_last = keep_last
-        self._keep_every = keep_every
-        self._run_log = run_log
+    def __post_init__(self) -> None:
         self._run_log_wanted = self._run_log_sent = 0
         """Counts requests to send the run log, and how many of them are done."""
         self._there: tuple[Checkpoint, ...] | None = None
@@ -116,7 +110,7 @@ class Uploader:
     def offer_run_log(self) -> None:
         """Send what the run log has gained, beside training; returns at once."""
         with self._changed:
-            if self._run_log is not None and not self._ended:
+            if self.run_log is not None and not self._ended:
                 self._run_log_wanted += 1
                 self._begin()
 
@@ -134,7 +128,7 @@ class Uploader:
             self._queue = [item for item in self._queue if item.step != checkpoint.step]
             self._queue = sorted([*self._queue, checkpoint], key=lambda item: item.step)
             self._drop_what_would_not_be_kept()
-            self._run_log_wanted += self._run_log is not None
+            self._run_log_wanted += self.run_log is not None
             self._begin()
 
     def withdraw(self, recorded: Mapping[int, CheckpointHealth]) -> None:
@@ -202,7 +196,7 @@ class Uploader:
                     self._changed.wait_for(lambda: not self.all_sent or self._stopping)
                     if self._stopping:
                         return
-                if not (self._send_run_log() and self._remove_poisoned()):
+                if not (self._done(self._send_run_log) and self._done(self._remove_poisoned)):
                     continue
                 with self._changed:
                     checkpoint = self._queue[0] if self._queue else None
@@ -221,35 +215,27 @@ class Uploader:
                 self._ended = True
                 self._changed.notify_all()
 
-    def _send_run_log(self) -> bool:
-        """Whether the tier has the run log as it was when this began."""
-        wanted, run_log = self._run_log_wanted, self._run_log
-        if run_log is None or self._run_log_sent == wanted:
-            return True
+    def _send_run_log(self) -> None:
+        """Let the tier have the run log as it is when this begins."""
+        wanted = self._run_log_wanted
+        if self.run_log is None or self._run_log_sent == wanted:
+            return
+        self.run_log.send(self.still_owner)
+        if self._there is None:
+            self.learn()
+        self._answered(None)
+        self._run_log_sent = wanted
 
-        def send() -> None:
-            run_log.send(self._still_owner)
-            if self._there is None:
-                self.learn()
-            self._answered(None)
-            self._run_log_sent = wanted
-
-        return self._done(send)
-
-    def _remove_poisoned(self) -> bool:
-        """Whether the tier holds nothing that was poisoned when this began."""
+    def _remove_poisoned(self) -> None:
+        """Let the tier hold nothing that is poisoned when this begins."""
         wanted = self._to_withdraw
         if wanted <= self._withdrawn:
-            return True
-
-        def remove() -> None:
-            self.learn()
-            for checkpoint in filter(self._is_poisoned, self.known):
-                self._remove(checkpoint)
-            self._answered(None)
-            self._withdrawn = wanted
-
-        return self._done(remove)
+            return
+        self.learn()
+        for checkpoint in filter(self._is_poisoned, self.known):
+            self._remove(checkpoint)
+        self._answered(None)
+        self._withdrawn = wanted
 
     def _done(self, work: Callable[[], None], checkpoint: Checkpoint | None = None) -> bool:
         """Whether the store took it; else some time has passed, and it is to be tried again."""
@@ -272,14 +258,14 @@ class Uploader:
         self._emit(EventKind.REMOTE_REMOVED, checkpoint)
 
     def _require_lease(self) -> None:
-        if not self._still_owner():
+        if not self.still_owner():
             raise NotOwner(f"nothing is removed in {self.tier.name}: another attempt owns the run")
 
     def _is_poisoned(self, checkpoint: Checkpoint) -> bool:
         return health_of(checkpoint, self._recorded) == "poisoned"
 
     def _send(self, checkpoint: Checkpoint) -> None:
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         if self._there is None:
             self.learn()
         if not self._wants(checkpoint):
@@ -293,7 +279,7 @@ class Uploader:
         with self._changed:
             self._there = (*self.known, checkpoint)
         self._answered(checkpoint)
-        took_s = self._clock.monotonic() - began
+        took_s = self.clock.monotonic() - began
         self._emit(EventKind.UPLOADED, checkpoint, size_bytes=sent, seconds=took_s)
         self._tidy_up(checkpoint)
 
@@ -301,7 +287,7 @@ class Uploader:
         """The fence of one upload; what was poisoned while it was sent gets no manifest."""
         if self._is_poisoned(checkpoint):
             raise RefusedCheckpoint(_WENT_BACK)
-        return self._still_owner()
+        return self.still_owner()
 
     def _answered(self, checkpoint: Checkpoint | None) -> None:
         if self._failures:
@@ -353,7 +339,7 @@ class Uploader:
             step: "verified" if word == "committed" else word
             for step, word in health_now(there, self._recorded).items()
         }
-        return to_remove(there, health, keep_last=self._keep_last, keep_every=self._keep_every)
+        return to_remove(there, health, keep_last=self.keep_last, keep_every=self.keep_every)
 
     def _drop_what_would_not_be_kept(self) -> None:
         """While a store is away for long, the backlog is what its retention would keep of it."""
