@@ -23,7 +23,6 @@ from longhaul.checkpoint.write import FACTS_VERSION, read_back
 from longhaul.parallel.control import Control, all_do
 from longhaul.store.manifest import (
     FACTS_NAME,
-    Manifest,
     RefusedCheckpoint,
     Whole,
     read_json,
@@ -58,7 +57,7 @@ def load_part(path: Path, part: str, owner: Stateful) -> Loaded:
     """Load one part of the checkpoint at `path`, such as the model; errors as `load`."""
     state = capture({part: owner})
     loaded = load(path, state, prefix=f"{part}.")
-    facts = {name: fact for name, fact in loaded.facts.items() if name == part}
+    facts = {part: loaded.facts[part]} if part in loaded.facts else {}
     hand_back({part: owner}, TrainingState(state.tensors, facts))
     return loaded
 
@@ -82,30 +81,27 @@ def load(
     live = {name: kind for own in by_rank for name, kind in own.items()}
     manifest = read_back(path, control)
     planned: list[tuple[Loaded, Callable[[], None]]] = []
-    all_do(control, lambda: planned.append(_plan(path, manifest, state, live, prefix)))
+
+    def plan() -> None:
+        loaded = read_facts(path)
+        if loaded.step != manifest.step:
+            raise RefusedCheckpoint(
+                f"{path}: the manifest is that of step {manifest.step}, the state of {loaded.step}"
+            )
+        sizes = {file.name: file.size_bytes for file in manifest.files}
+        stored = from_json(read_json(path / METADATA_NAME), sizes)
+        saved = {
+            name: describe(tensor.dtype, tensor.size)
+            for name, tensor in stored.items()
+            if name.startswith(prefix)
+        }
+        check_same(saved, live)
+        planned.append((loaded, plan_load(path, stored, state.tensors, state.pieces)))
+
+    all_do(control, plan)
     loaded, fill = planned[0]
     fill()
     return loaded
-
-
-def _plan(
-    path: Path, manifest: Manifest, state: TrainingState, live: Mapping[str, str], prefix: str
-) -> tuple[Loaded, Callable[[], None]]:
-    """What the checkpoint says, and the call that fills the tensors of `state`."""
-    sizes = {file.name: file.size_bytes for file in manifest.files}
-    loaded = read_facts(path)
-    if loaded.step != manifest.step:
-        raise RefusedCheckpoint(
-            f"{path}: the manifest is that of step {manifest.step}, the state of {loaded.step}"
-        )
-    stored = from_json(read_json(path / METADATA_NAME), sizes)
-    saved = {
-        name: describe(tensor.dtype, tensor.size)
-        for name, tensor in stored.items()
-        if name.startswith(prefix)
-    }
-    check_same(saved, live)
-    return loaded, plan_load(path, stored, state.tensors, state.pieces)
 
 
 def read_facts(path: Path) -> Loaded:

@@ -34,13 +34,13 @@ def write_tensor_file(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
     Format (https://huggingface.co/docs/safetensors): the length of the header (8 bytes, little
     endian), the header in JSON, the tensors one after the other.
     """
+    return write_listed_file(path, _content(tensors))
+
+
+def _content(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     # Wide elements first: then every tensor begins at a multiple of its own element size, which
     # readers that map the file into memory rely on.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    return write_listed_file(path, _pieces(names, tensors))
-
-
-def _header(names: list[str], tensors: Mapping[str, Tensor]) -> bytes:
     entries, end = {}, 0
     for name in names:
         begin, end = end, end + tensors[name].nbytes
@@ -51,11 +51,7 @@ def _header(names: list[str], tensors: Mapping[str, Tensor]) -> bytes:
         }
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header
-
-
-def _pieces(names: list[str], tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    yield _header(names, tensors)
+    yield len(header).to_bytes(8, "little") + header
     for name in names:
         # `reshape(-1)` because a 0-d tensor cannot be viewed as bytes; no values are converted.
         flat = tensors[name].detach().reshape(-1).view(torch.uint8).numpy()
