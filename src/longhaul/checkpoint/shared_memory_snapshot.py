@@ -20,7 +20,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_log import RunLog
-from longhaul.parallel.control import Control
+from longhaul.parallel.control import Control, all_do
 from longhaul.store.catalogue import catalogue, newest_usable, sweep, usable
 
 Key = tuple[int, int, int]
@@ -169,11 +169,8 @@ def newest_saved(origin: Origin, folder: RunFolder) -> int | None:
 
 
 def _common(found: Sequence[SnapshotInSharedMemory], control: Control | None) -> list[Key]:
-    own = {snapshot.key for snapshot in found}
-    if control is not None:
-        for others in control.gather(own):
-            own &= others
-    return sorted(own)
+    of_all = all_do(control, lambda: {snapshot.key for snapshot in found})
+    return sorted(set.intersection(*of_all))
 
 
 def _handed_back(ring: SnapshotRing, keys: Sequence[Key], parts_for: PartsFor, say: Say) -> bool:
