@@ -201,12 +201,13 @@ def unknown(
     the run's all the same if the journal has begun, and it was written since the run was created,
     at a Unix time that may not be known.
     """
-
-    def is_own(c: Checkpoint) -> bool:
-        # A damaged one has no time; it is refused with its reason when its turn comes.
-        return begun and (bool(c.damage) or created is None or c.time >= created)
-
-    return [c for c in there if c.manifest_sha256 not in manifests and not is_own(c)]
+    # A damaged one has no time; it is refused with its reason when its turn comes.
+    return [
+        c
+        for c in there
+        if c.manifest_sha256 not in manifests
+        and not (begun and (c.damage or created is None or c.time >= created))
+    ]
 
 
 def set_aside(checkpoints: Sequence[Checkpoint]) -> Path:
