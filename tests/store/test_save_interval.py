@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from longhaul.config.load import load_recipe
 from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Event, StepRecord
+from longhaul.store import save_interval
 from longhaul.store.save_interval import (
     UNMEASURED_STEPS,
     Interval,
@@ -15,7 +16,6 @@ from longhaul.store.save_interval import (
     best_interval,
     between_failures,
     daly_interval,
-    next_interval,
 )
 
 
@@ -99,11 +99,14 @@ def test_it_is_always_a_number_of_steps(stalls, saves, steps, failures, uptime, 
     assert best.steps >= 1
 
 
-def test_small_changes_are_none() -> None:
-    assert next_interval(None, Interval(100, "")) == Interval(100, "")
-    assert next_interval(100, Interval(119, "")) is None
-    assert next_interval(100, Interval(81, "")) is None
-    assert next_interval(100, Interval(121, "")) == Interval(121, "")
+@pytest.mark.parametrize(("best", "changes"), [(119, False), (81, False), (121, True), (79, True)])
+def test_small_changes_are_none(monkeypatch, best: int, changes: bool) -> None:
+    chosen = iter([Interval(100, ""), Interval(best, "")])
+    monkeypatch.setattr(save_interval, "best_interval", lambda **_: next(chosen))
+    interval = SaveInterval(tuple, 1, FakeClock())
+    assert interval.changed(AUTO) == Interval(100, "")
+    interval.observe(saved(1.0, 2.0))
+    assert (interval.changed(AUTO) is not None) is changes
 
 
 AUTO = load_recipe("quickstart", ["checkpoint.interval_steps='auto'"]).recipe

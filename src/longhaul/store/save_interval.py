@@ -92,13 +92,6 @@ def best_interval(
     return Interval(count, reason)
 
 
-def next_interval(current: int | None, best: Interval) -> Interval | None:
-    """The interval to change to; None to stay with the current one."""
-    if current is not None and abs(best.steps - current) <= _CHANGED * current:
-        return None
-    return best
-
-
 _NEWEST_SAVES = 5
 _NEWEST_STEPS = 100
 
@@ -155,9 +148,11 @@ class SaveInterval:
             uptime_s=before_s + self._clock.monotonic() - self._began,
             devices=self._devices,
         )
-        new = next_interval(self._current, best)
-        self._current = new.steps if new else self._current
-        return new
+        now = self._current
+        if now is not None and abs(best.steps - now) <= _CHANGED * now:
+            return None
+        self._current = best.steps
+        return best
 
 
 def _failures(history: Iterable[Record]) -> tuple[int, Seconds]:
