@@ -169,8 +169,9 @@ def test_what_cut_off_uploads_left_is_removed_unless_it_is_still_to_be_sent(
     tier.send(folders[2], always)
     wanted = {path.name for path in (tmp_path / "remote").glob("step-2-*")}
     kept = {name[-12:] + "0" * 52 for name in wanted}
-    assert [name[:7] for name in tier.remove_unfinished(3, kept)] == ["step-1-"]
-    assert len(list((tmp_path / "remote").iterdir())) == 2
+    tier.remove_unfinished(3, kept)
+    left = sorted(path.name[:7] for path in (tmp_path / "remote").iterdir())
+    assert left == ["step-2-", "step-3-"]
 
 
 def test_a_store_that_is_away_says_so(tmp_path: Path, fill, tier_of, store) -> None:

@@ -157,7 +157,7 @@ def test_removing_and_what_was_cut_off(bucket, tmp_path, fill) -> None:
     first, second = there.checkpoints()
     bucket.rm_file(f"bucket/runs/quickstart/{first.path}/manifest.json")
     assert [entry.step for entry in there.checkpoints()] == [2]
-    assert there.remove_unfinished(2, set()) == [str(first.path)]
+    there.remove_unfinished(2, set())
     there.remove(second)
     assert bucket.find("bucket/runs/quickstart") == []
     assert there.checkpoints() == []

@@ -103,19 +103,16 @@ class RemoteTier:
         """Delete a checkpoint there, its manifest first: what is left is none any more."""
         self._remove(str(checkpoint.path))
 
-    def remove_unfinished(self, latest_step: int, wanted: set[str]) -> list[str]:
+    def remove_unfinished(self, latest_step: int, wanted: set[str]) -> None:
         """Delete what cut-off uploads of this step or before left, except of the manifests with
-        these hashes, which are still to be sent; their names.
+        these hashes, which are still to be sent.
         """
-        gone = []
         beginnings = {sha256[:12] for sha256 in wanted}
         for place in self._places():
             _, step, beginning = place.split("-")
             given_up = int(step) <= latest_step and beginning not in beginnings
             if given_up and self._entry(place) is None:
                 self._remove(place)
-                gone.append(place)
-        return gone
 
     def _manifest(self, checkpoint: Checkpoint) -> tuple[Manifest, bytes]:
         content = self.files.read_small(f"{checkpoint.path}/{MANIFEST_NAME}") or b""
