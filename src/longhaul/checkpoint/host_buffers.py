@@ -24,23 +24,25 @@ _ALIGNED: Bytes = 64
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lies in a buffer."""
+    """Where a tensor lies in a buffer, in values that JSON has."""
 
     begin: Bytes
-    dtype: torch.dtype
-    shape: torch.Size
+    dtype: str
+    """Its name in torch."""
+    shape: Sequence[int]
 
     def view(self, buffer: Tensor) -> Tensor:
         """The tensor there."""
-        end = self.begin + math.prod(self.shape) * self.dtype.itemsize
-        return buffer[self.begin : end].view(self.dtype).view(self.shape)
+        dtype = getattr(torch, self.dtype)
+        end = self.begin + math.prod(self.shape) * dtype.itemsize
+        return buffer[self.begin : end].view(dtype).view(torch.Size(self.shape))
 
 
 def lay_out(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Place], Bytes]:
     """A place for each tensor, and the size of the buffer."""
     places, end = {}, 0
     for name, tensor in tensors.items():
-        places[name] = Place(end, tensor.dtype, tensor.shape)
+        places[name] = Place(end, str(tensor.dtype).removeprefix("torch."), tensor.shape)
         end += -(-tensor.nbytes // _ALIGNED) * _ALIGNED
     return places, end
 
@@ -48,22 +50,6 @@ def lay_out(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Place], Bytes]:
 def taken_bytes(size: Bytes, pinned: bool) -> Bytes:
     """Bytes that a buffer takes: torch gives out page-locked memory in powers of two."""
     return 1 << max(0, size - 1).bit_length() if pinned else size
-
-
-def as_rows(places: Mapping[str, Place]) -> list[list[Any]]:
-    """The places as JSON values."""
-    return [
-        [name, place.begin, str(place.dtype).removeprefix("torch."), list(place.shape)]
-        for name, place in places.items()
-    ]
-
-
-def from_rows(rows: Sequence[Sequence[Any]]) -> dict[str, Place]:
-    """The places that `as_rows` wrote."""
-    return {
-        name: Place(begin, getattr(torch, dtype), torch.Size(shape))
-        for name, begin, dtype, shape in rows
-    }
 
 
 _CPU = torch.device("cpu")
@@ -105,7 +91,8 @@ class SharedBuffer:
         owner = self.owner
         stamp = {"attempt": owner.attempt, "time": owner.wall(), "layout": owner.layout}
         size = self.buffer.nbytes
-        held = {"size": size, "checksum": checksum, "places": as_rows(places), "facts": facts}
+        rows = [(name, place.begin, place.dtype, place.shape) for name, place in places.items()]
+        held = {"size": size, "checksum": checksum, "places": rows, "facts": facts}
         self.slot.seal(size, {**stamp, **at, **held})
 
     def release(self) -> None:

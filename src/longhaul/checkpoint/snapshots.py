@@ -20,7 +20,6 @@ from longhaul.checkpoint.host_buffers import (
     SharedBuffer,
     SharedBuffers,
     SnapshotInSharedMemory,
-    from_rows,
     lay_out,
     taken_bytes,
 )
@@ -185,7 +184,8 @@ class SnapshotRing:
         self._held = []
         if self.shared is not None:
             for found, shared, label in self.shared.adopt(wanted):
-                snapshot, places = Snapshot(found.step, found.draw), from_rows(label["places"])
+                snapshot = Snapshot(found.step, found.draw)
+                places = {name: Place(*place) for name, *place in label["places"]}
                 checksum = found.checksum
                 self._held.append(
                     _Held(snapshot, shared.buffer, places, label["facts"], None, shared, checksum)
