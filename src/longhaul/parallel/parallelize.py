@@ -17,7 +17,7 @@ from longhaul.model.initialise import fill_buffers, fill_weight
 from longhaul.model.weights import Role, roles
 from longhaul.optim.sharding import Sharding, own_part
 from longhaul.parallel.data import FirstGradient, Unsummed, shard, sum_together
-from longhaul.parallel.pipeline import Pipe, StageGPT, activations_dtype, take_stages
+from longhaul.parallel.pipeline import Pipe, StageGPT, take_stages
 from longhaul.parallel.tensor import VocabularyLoss, split_layers
 from longhaul.parallel.world import World
 
@@ -105,8 +105,8 @@ def parallelize(model: GPT, world: World, settings: ParallelSection, seed: int) 
     staged = None
     stretches: tuple[range, ...] = (range(len(model.blocks)),)
     if layout.pipeline > 1:
-        group, dtype = mesh.get_group("pipeline"), activations_dtype(model)
-        pipe = Pipe(group, world.device, dtype, settings.stages_per_rank)
+        dtype = torch.float32 if model.widens else model.tokens.weight.dtype
+        pipe = Pipe(mesh.get_group("pipeline"), world.device, dtype, settings.stages_per_rank)
         staged = take_stages(model, pipe, layout.tensor)
         stretches = staged.layers
     whole = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}

@@ -317,8 +317,3 @@ def take_stages(model: GPT, pipe: Pipe, stretches: int) -> StageGPT:
     staged = become(model, StageGPT)
     staged.pipe, staged.layers, staged.stretches = pipe, layers, stretches
     return staged
-
-
-def activations_dtype(model: GPT) -> torch.dtype:
-    """Of what a stage gives to the next."""
-    return torch.float32 if model.widens else model.tokens.weight.dtype
