@@ -10,9 +10,9 @@ from longhaul.store.manifest import (
     Manifest,
     RefusedCheckpoint,
     read_manifest,
+    render_json,
     verify,
     write_listed_file,
-    write_listed_json,
     write_manifest,
 )
 
@@ -21,7 +21,7 @@ def make(folder: Path) -> Path:
     folder.mkdir()
     files = (
         write_listed_file(folder / "__0_0.safetensors", [b"weights", memoryview(b" and more")]),
-        write_listed_json(folder / "state.json", {"draw": 7}),
+        write_listed_file(folder / "state.json", [render_json({"draw": 7})]),
     )
     write_manifest(folder, Manifest(step=3, time=1.5, files=files))
     return folder

@@ -16,7 +16,7 @@ from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX, write_tensor_file
 from longhaul.core.errors import LonghaulError
 from longhaul.core.pieces import Pieces
 from longhaul.parallel.control import Control, all_do, first_does
-from longhaul.store.manifest import FileEntry, write_listed_json
+from longhaul.store.manifest import FileEntry, render_json, write_listed_file
 
 
 class NotATensor(LonghaulError):
@@ -71,7 +71,8 @@ def save_tensors(
     written = [file for file in all_do(control, write) if file is not None]
 
     def describe() -> tuple[FileEntry, ...]:
-        described = write_listed_json(folder / METADATA_NAME, to_json(_described(shares)))
+        content = render_json(to_json(_described(shares)))
+        described = write_listed_file(folder / METADATA_NAME, [content])
         return (*sorted(written, key=lambda file: file.name), described)
 
     return first_does(control, describe)

@@ -3,7 +3,6 @@ each writes its own chunks, rank 0 all the rest, and the reading back is dealt o
 """
 
 import errno
-import json
 import math
 import os
 import shutil
@@ -27,6 +26,7 @@ from longhaul.store.catalogue import checkpoint_path, commit, partial_path
 from longhaul.store.manifest import (
     FACTS_NAME,
     Manifest,
+    render_json,
     verify,
     write_listed_file,
     write_manifest,
@@ -42,7 +42,7 @@ _DESCRIPTION_BYTES_PER_TENSOR: Bytes = 1024
 def render_facts(step: int, attempt: int, facts: Mapping[str, Any]) -> bytes:
     """The content of `state.json`; a ValueError or TypeError if a fact is no finite JSON value."""
     body = {"format_version": FACTS_VERSION, "step": step, "attempt": attempt, "facts": dict(facts)}
-    return (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return render_json(body)
 
 
 def needed_bytes(

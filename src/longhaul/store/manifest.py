@@ -140,10 +140,9 @@ def write_listed_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileE
     return FileEntry(path.name, size_bytes, digest.hexdigest())
 
 
-def write_listed_json(path: Path, value: Any) -> FileEntry:
-    """As `write_listed_file`; ValueError if a number in `value` is not finite."""
-    content = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    return write_listed_file(path, [content.encode()])
+def render_json(value: Any) -> bytes:
+    """As a file of a checkpoint has it; ValueError if a number in `value` is not finite."""
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:
