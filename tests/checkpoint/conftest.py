@@ -98,6 +98,13 @@ class _Rank:
         self._barrier.wait(60)
         return all_given
 
+    def gather_first(self, value: Any) -> list[Any]:
+        given = self.gather(value)
+        return given if self.rank == 0 else []
+
+    def scatter(self, values: Sequence[Any]) -> Any:
+        return self.gather(values)[0][self.rank]
+
 
 @pytest.fixture(scope="session")
 def as_ranks() -> Callable[[Sequence[tuple[dict[str, Tensor], dict[str, Pieces]]], Path], list]:

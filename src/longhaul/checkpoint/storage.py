@@ -15,7 +15,7 @@ from longhaul.checkpoint.layout import METADATA_NAME, Chunk, StoredTensor, misfi
 from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX, write_tensor_file
 from longhaul.core.errors import LonghaulError
 from longhaul.core.pieces import Pieces
-from longhaul.parallel.control import Control, all_do, first_does
+from longhaul.parallel.control import Control, all_do, deal_out, first_does
 from longhaul.store.manifest import FileEntry, render_json, write_listed_file
 
 
@@ -57,15 +57,20 @@ def save_tensors(
     """
     rank = 0 if control is None else control.rank
     own: dict[Held, Tensor] = {}
+    shares: list[list[Held]] = []  # on rank 0
 
     def hold() -> tuple[Held, ...]:
         own.update(_held_here(tensors, pieces or {}))
         return tuple(own)
 
-    shares = deal_out(all_do(control, hold))
+    def deal(held: Sequence[Sequence[Held]]) -> list[list[Held]]:
+        shares.extend(shares_of(held))
+        return shares
+
+    share = deal_out(control, hold, deal)
 
     def write() -> FileEntry | None:
-        given = {held.key: own[held].cpu().contiguous() for held in shares[rank]}
+        given = {held.key: own[held].cpu().contiguous() for held in share}
         return write_tensor_file(folder / _file_of(rank), given) if given else None
 
     written = [file for file in all_do(control, write) if file is not None]
@@ -78,7 +83,7 @@ def save_tensors(
     return first_does(control, describe)
 
 
-def deal_out(held: Sequence[Sequence[Held]]) -> list[list[Held]]:
+def shares_of(held: Sequence[Sequence[Held]]) -> list[list[Held]]:
     """What each rank writes of what each has: everything once, by who has the least to write."""
     holders: dict[Held, list[int]] = {}
     for rank, of_rank in enumerate(held):

@@ -1,7 +1,7 @@
 """Messages between ranks at step boundaries, all collective; and waiting for a slow rank 0."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, cast
@@ -13,6 +13,9 @@ from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.units import Seconds
 
 Value = TypeVar("Value")
+Share = TypeVar("Share")
+Outcome = tuple[Value | None, Exception | None]
+"""What a rank's work returned, or raised."""
 
 
 class RankLost(LonghaulError):
@@ -61,6 +64,22 @@ class Control:
             dist.all_gather_object(box, value, group=self.group)
         return box
 
+    def gather_first(self, value: Value) -> list[Value]:
+        """The values of all ranks, by rank, on rank 0; else nothing."""
+        box: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        with self._naming_who_is_lost():
+            dist.gather_object(value, box, dst=0, group=self.group)
+        return box or []
+
+    def scatter(self, values: Sequence[Value]) -> Value:
+        """Of the values that rank 0 gives, one for each rank, the own."""
+        box: list[Any] = [None]
+        given = list(values) if self.rank == 0 else None
+        with self._naming_who_is_lost():
+            dist.scatter_object_list(box, given, src=0, group=self.group)
+        own: Value = box[0]
+        return own
+
     def rows(self, figures: torch.Tensor) -> list[list[float]]:
         """The float64 figures of all ranks, by rank, on rank 0, which waits; else nothing."""
         rows = None
@@ -101,17 +120,39 @@ def all_do(control: Control | None, body: Callable[[], Value]) -> list[Value]:
     """
     if control is None:
         return [body()]
-    result: Value | None = None
-    error: Exception | None = None
+    outcome = _outcome_of(body)
+    return _results(control.gather(outcome), outcome)
+
+
+def deal_out(
+    control: Control | None, body: Callable[[], Value], deal: Callable[[list[Value]], list[Share]]
+) -> Share:
+    """All ranks run `body`, and rank 0 makes a share for each of what they return: this rank's.
+    Raises as `all_do`. Only rank 0 holds what all have, which may be much: a million pieces.
+    """
+    if control is None:
+        return deal([body()])[0]
+    outcome = _outcome_of(body)
+    given = control.gather_first(outcome)
+    to_all: list[Outcome[Share]] = []
+    if control.rank == 0:
+        shares, error = _outcome_of(lambda: deal(_results(given, outcome)))
+        to_all = [(None, error)] * control.size if error else [(one, None) for one in shares or ()]
+    return _results([control.scatter(to_all)], outcome)[0]
+
+
+def _outcome_of(body: Callable[[], Value]) -> Outcome[Value]:
     try:
-        result = body()
-    except Exception as raised:  # noqa: BLE001 (it is raised again below, everywhere)
-        error = raised
-    outcomes: list[tuple[Any, Exception | None]] = control.gather((result, error))
+        return body(), None
+    except Exception as error:  # noqa: BLE001 (it is raised again, on every rank)
+        return None, error
+
+
+def _results(outcomes: list[Outcome[Value]], own: Outcome[Any]) -> list[Value]:
     for _, failure in outcomes:
         if failure is not None:
-            raise failure from error
-    return [found for found, _ in outcomes]
+            raise failure from own[1]
+    return [cast(Value, found) for found, _ in outcomes]
 
 
 def first_does(control: Control | None, body: Callable[[], Value]) -> Value:
