@@ -3,12 +3,35 @@
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, Literal, get_args
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from longhaul.core.errors import LonghaulError
 from longhaul.core.strict import parse_json
 from longhaul.core.units import LAST_MOMENT, Nats, Seconds
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+
+class _Read:
+    """How pydantic reads a field. Its import takes a while, and waits until a record is read:
+    `longhaul --help` reads none.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return handler(source) | self._options
+
+
+Whole = Annotated[int, _Read(strict=True, ge=-(1 << 63), lt=1 << 63)]
+Flag = Annotated[bool, _Read(strict=True)]
+Moment = Annotated[Seconds, _Read(strict=True, ge=0, le=LAST_MOMENT)]
+"""Unix time that a file gives."""
+Spent = Annotated[Seconds, _Read(ge=-LAST_MOMENT, le=LAST_MOMENT)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,41 +40,41 @@ class StepRecord:
 
     KIND: ClassVar[str] = "step"
 
-    attempt: int
+    attempt: Whole
     segment: str
-    step: int
+    step: Whole
     """Updates made once this step is done; the first step is 1."""
-    draw: int
+    draw: Whole
     """First block of the order of data that this step read."""
-    next_draw: int
-    time: Seconds
+    next_draw: Whole
+    time: Moment
     """Unix time at which the step was known to be complete."""
-    lag_steps: int = 0
+    lag_steps: Whole = 0
     """Boundary at which the record was seen, minus the step's own boundary."""
     loss: Nats
     """Mean over all target tokens of the global batch."""
     gradient_norm: float
     """Root of the summed squares over all parameters, before clipping."""
     learning_rate: float
-    masked: bool = False
+    masked: Flag = False
     """The gate held this update back because loss or gradient was not finite."""
     loss_scale: float | None = None
     """What the loss was multiplied by before the backward pass; None without a loss scale."""
-    loss_scale_at_floor: bool = False
+    loss_scale_at_floor: Flag = False
     """The gradient overflowed although the loss scale could not be lowered any more."""
-    sequences: int
-    sequence_length: int
-    mixture_stage: int = 0
+    sequences: Whole
+    sequence_length: Whole
+    mixture_stage: Whole = 0
     """Stage of the mixture of sources that `draw` lies in; 0 before the first of `data.stages`."""
-    attention_window: int | None = None
+    attention_window: Whole | None = None
     """Positions that windowed layers attended to, while a stage of `model.window_stages` holds."""
-    warmup: bool = False
+    warmup: Flag = False
     """The learning rate is still rising: by schedule, or after the optimizer's state was reset."""
-    evaluation_due: bool = False
-    save_due: bool = False
-    redone: bool = False
+    evaluation_due: Flag = False
+    save_due: Flag = False
+    redone: Flag = False
     """An earlier attempt had already made this step and lost it."""
-    seconds: Mapping[str, Seconds] = field(default_factory=dict)
+    seconds: Mapping[str, Spent] = field(default_factory=dict)
     """Seconds per bucket (`core.clocks`) since the previous record of this process."""
     gauges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Per gauge one value a layer; empty between gauge steps."""
@@ -60,7 +83,7 @@ class StepRecord:
     steps."""
     source_losses: Mapping[str, Nats] = field(default_factory=dict)
     """Mean loss of each source's tokens in this batch; empty between gauge steps."""
-    states: tuple[tuple[int, int, str], ...] | None = None
+    states: tuple[tuple[Whole, Whole, str], ...] | None = None
     """Training states that the run could have gone back to at this boundary: step, draw to go on
     from, and `memory`, `disk` or `remote`; by rising step. None: those of the record before."""
 
@@ -83,15 +106,15 @@ class Finding:
 
     kind: str
     severity: Severity
-    attempt: int
+    attempt: Whole
     segment: str = ""
-    step: int
+    step: Whole
     """Step whose record brought it to light."""
-    first_step: int
+    first_step: Whole
     """Step of the first sign of it: whatever was learned from there on is in doubt."""
-    first_draw: int
+    first_draw: Whole
     """First block of data of that step."""
-    time: Seconds
+    time: Moment
     subject: str = ""
     """What it is about: a gauge and its layer as `gauge[3]`, a role of weights, a source."""
     evidence: Mapping[str, float] = field(default_factory=dict)
@@ -106,11 +129,11 @@ class Event:
     KIND: ClassVar[str] = "event"
 
     kind: str
-    attempt: int
+    attempt: Whole
     segment: str = ""
-    step: int = 0
-    time: Seconds
-    seconds: Mapping[str, Seconds] = field(default_factory=dict)
+    step: Whole = 0
+    time: Moment
+    seconds: Mapping[str, Spent] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -142,20 +165,19 @@ class Decision:
     KIND: ClassVar[str] = "decision"
 
     kind: str
-    attempt: int
+    attempt: Whole
     segment: str = ""
-    step: int
+    step: Whole
     """Boundary (updates made) at which it was decided."""
-    from_step: int = 0
+    from_step: Whole = 0
     """First step count it governs, in every attempt; 0 governs whatever a restart returns to."""
-    time: Seconds
+    time: Moment
     who: str
     reason: str
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
 Record = StepRecord | Finding | Event | Decision
-_TYPES: dict[str, type[Record]] = {t.KIND: t for t in (StepRecord, Finding, Event, Decision)}
 
 
 Where = Literal["memory", "disk", "remote"]
@@ -197,88 +219,19 @@ def to_line(record: Record) -> str:
 def from_line(line: str | bytes) -> Record:
     """The record in a JSON line; RecordError if it is none, or a field is absent or impossible."""
     try:
-        # The many numbers of a step are all looked at below.
         text = line if isinstance(line, str) else line.decode()
-        is_step = text.startswith(_STEP)
+        # The many numbers of a step are all looked at as its fields.
+        is_step = text.startswith('{"record":"step"')
         body = parse_json(text, "journal", check_numbers=not is_step)
-        kind = _TYPES[body.pop("record")]
         # Fields a newer longhaul added are ignored: an old reader must not lose the line.
-        return kind(**{name: _value(name, body[name]) for name in _FIELDS[kind] if name in body})
+        return _readers()[body.pop("record")].validate_python(body)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         shown = line[:80].decode(errors="replace") if isinstance(line, bytes) else line[:80]
-        raise RecordError(f"not a journal record: {shown!r} ({error})") from error
+        raise RecordError(f"not a journal record: {shown!r}") from error
 
 
-_STEP = '{"record":"step"'
-_FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in _TYPES.values()}
-_MOST_WHOLE = 1 << 63
+@cache
+def _readers() -> dict[str, "TypeAdapter[Record]"]:
+    from pydantic import TypeAdapter
 
-
-def _value(name: str, value: Any) -> Any:
-    read = _READERS.get(name)
-    return value if read is None or (value is None and name in _OPTIONAL) else read(value)
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or not -_MOST_WHOLE <= value < _MOST_WHOLE:
-        raise ValueError(f"{value!r:.40} is no whole number in range")
-    return value
-
-
-def _only(kind: type, what: str) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise TypeError(f"{value!r:.40} is {what}")
-        return value
-
-    return read
-
-
-_text = _only(str, "no text")
-
-
-def _moment(value: Any) -> Seconds:
-    if type(value) not in (int, float) or not 0 <= value <= LAST_MOMENT:
-        raise ValueError(f"{value!r:.40} is no time")
-    return float(value)
-
-
-def _severity(value: Any) -> str:
-    if value not in get_args(Severity):
-        raise ValueError(f"{value!r:.40} is no severity")
-    return str(value)
-
-
-def _numbers(value: Any) -> dict[str, float]:
-    return {key: float(item) for key, item in value.items()}
-
-
-def _spent(value: Any) -> dict[str, Seconds]:
-    spent = _numbers(value)
-    if not all(abs(seconds) <= LAST_MOMENT for seconds in spent.values()):
-        raise ValueError("seconds that no run has")
-    return spent
-
-
-def _gauges(value: Any) -> dict[str, tuple[float, ...]]:
-    return {gauge: tuple(float(item) for item in layers) for gauge, layers in value.items()}
-
-
-def _states(value: Any) -> tuple[tuple[int, int, str], ...]:
-    return tuple((_whole(step), _whole(draw), _text(where)) for step, draw, where in value)
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(
-        ("attempt", "step", "draw", "next_draw", "lag_steps", "sequences", "sequence_length",
-         "mixture_stage", "attention_window", "first_step", "first_draw", "from_step"), _whole),
-    **dict.fromkeys(("segment", "kind", "subject", "sentence", "who", "reason"), _text),
-    **dict.fromkeys(
-        ("masked", "loss_scale_at_floor", "warmup", "evaluation_due", "save_due", "redone"),
-        _only(bool, "neither true nor false")),
-    **dict.fromkeys(("loss", "gradient_norm", "learning_rate", "loss_scale"), float),
-    **dict.fromkeys(("totals", "source_losses", "evidence"), _numbers),
-    "time": _moment, "severity": _severity, "seconds": _spent, "gauges": _gauges,
-    "states": _states, "data": _only(dict, "no table"),
-}  # fmt: skip
-_OPTIONAL = frozenset({"loss_scale", "attention_window", "states"})
+    return {kind.KIND: TypeAdapter(kind) for kind in (StepRecord, Finding, Event, Decision)}

@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from types import UnionType
-from typing import Any, BinaryIO, get_args
+from types import NoneType
+from typing import Any, BinaryIO, get_args, get_type_hints
 
 import duckdb
 
@@ -85,8 +85,8 @@ _SQL_TYPES: Mapping[Any, str] = {
 
 
 def _columns(*kinds: type[Record]) -> dict[str, str]:
-    types = {field.name: field.type for kind in kinds for field in fields(kind)}
-    whole = {name: get_args(t)[0] if isinstance(t, UnionType) else t for name, t in types.items()}
+    types = {f.name: get_type_hints(kind)[f.name] for kind in kinds for f in fields(kind)}
+    whole = {name: get_args(t)[0] if NoneType in get_args(t) else t for name, t in types.items()}
     return {name: _SQL_TYPES.get(kind, "JSON") for name, kind in whole.items()}
 
 
