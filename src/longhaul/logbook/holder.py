@@ -13,20 +13,17 @@ from pathlib import Path
 from typing import Annotated
 
 import psutil
-from pydantic import Field, StrictInt, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from longhaul.core.files import create_exclusively, write_bytes
+from longhaul.core.records import Moment, Whole
 from longhaul.core.strict import entries_of, read_object
-from longhaul.core.units import LAST_MOMENT, Seconds, short_seconds
+from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.folder import DISK_FULL, FORMAT, Reserve, RunFolder
 
 STALE_S: Seconds = 60.0
 """Age of the last heartbeat beyond which a holder that cannot be looked at counts as dead: six
 missed beats. Between hosts this needs clocks that agree within about a minute."""
-
-
-Moment = Annotated[Seconds, Field(strict=True, ge=0, le=LAST_MOMENT)]
-"""Unix time that a file gives."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Place:
 class Holder:
     """Who trains, or trained, in one attempt."""
 
-    attempt: StrictInt
+    attempt: Whole
     pid: Annotated[int, Field(strict=True, lt=1 << 31)]
     started: str
     """When the process began, as `process_started` tells it."""

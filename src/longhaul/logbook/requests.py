@@ -9,13 +9,15 @@ import json
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from longhaul.core.clocks import Clock
 from longhaul.core.files import write_bytes
-from longhaul.core.records import Decision, Event, Record
+from longhaul.core.records import Decision, Event, Record, Whole
 from longhaul.core.strict import read_object
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import FORMAT, RunFolder
@@ -33,12 +35,15 @@ class Request:
     """Also the file's name; sorts by time."""
     kind: str
     """`set`, `stop`, `note`, …"""
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any]
     who: str
     reason: str
     time: Seconds
-    attempt: int | None = None
+    attempt: Whole | None = None
     """Newest attempt at that time, as somebody may set the clock; None in older versions' files."""
+
+
+_REQUEST = TypeAdapter(Request)
 
 
 def new_request(
@@ -88,7 +93,7 @@ def pending(folder: RunFolder, done: Collection[str] = frozenset()) -> list[Requ
             request = _read(path)
         except OSError:
             continue  # gone or unreadable just now; it is looked at again next time
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             _move_aside(folder, path, f"not a request: {error}")
             continue
         if request.id in done:
@@ -131,21 +136,10 @@ def _waiting(folder: RunFolder) -> list[Path]:
 def _read(path: Path) -> Request:
     if path.suffix != ".json" or not path.is_file():
         raise ValueError("not a .json file")
-    body = read_object(path, _MOST_BYTES)
-    if body.get("id") != path.stem:
-        raise ValueError(f"its id {body.get('id')!r} is not its file's name")
-    texts = {key: body[key] for key in ("kind", "who", "reason")}
-    for key, value in texts.items():
-        if not isinstance(value, str):
-            raise TypeError(f"{key} {value!r} is no text")
-    if not isinstance(body["data"], dict):
-        raise TypeError(f"data {body['data']!r} is no JSON object")
-    attempt = body.get("attempt")
-    if attempt is not None and type(attempt) is not int:
-        raise TypeError(f"attempt {attempt!r} is no whole number")
-    return Request(
-        id=path.stem, data=body["data"], time=float(body["time"]), attempt=attempt, **texts
-    )
+    request = _REQUEST.validate_python(read_object(path, _MOST_BYTES))
+    if request.id != path.stem:
+        raise ValueError(f"its id {request.id!r} is not its file's name")
+    return request
 
 
 def _move_aside(folder: RunFolder, path: Path, reason: str) -> None:

@@ -8,21 +8,20 @@ between leaves an empty folder that readers pass over.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from longhaul.config.load import with_values
 from longhaul.core.addresses import sealed_values
 from longhaul.core.errors import LonghaulError, UsageError
 from longhaul.core.files import fsync_folder, write_bytes, write_json
 from longhaul.core.machine import differences
+from longhaul.core.records import Moment, Whole
 from longhaul.core.strict import entries_of, read_object
 from longhaul.logbook.folder import FORMAT, RunFolder
-from longhaul.logbook.holder import Moment
 from longhaul.logbook.ledger import LedgerState, Override
 
-Count = Annotated[int, Field(strict=True, gt=-(1 << 62), lt=1 << 62)]
 _NUMBER = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
 
 
@@ -52,12 +51,12 @@ class SegmentOpening:
     number: SegmentNumber
     parent: SegmentNumber | None = None
     """The segment it continues; None for the first."""
-    attempt: Count
-    checkpoint: Count | None = None
+    attempt: Whole
+    checkpoint: Whole | None = None
     """Step of the checkpoint it was restored from; None when it begins with fresh weights."""
-    step: Count
+    step: Whole
     """Updates made before it."""
-    draw: Count
+    draw: Whole
     """First block of the order of data that it reads."""
     reason: str
     difference: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
