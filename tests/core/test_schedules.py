@@ -1,11 +1,10 @@
-from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.core.schedules import Shape, learning_rate_factor, stage_at
+from longhaul.core.schedules import Shape, learning_rate_factor
 
 SHAPES: list[Shape] = ["constant", "cosine", "linear", "wsd"]
 
@@ -45,17 +44,3 @@ def test_cosine_is_half_way_down_in_the_middle() -> None:
 def test_wsd_is_flat_until_its_cooldown_and_half_way_down_in_its_middle() -> None:
     assert factor(70, "wsd") == 1
     assert factor(85, "wsd") == pytest.approx(0.55)
-
-
-@dataclass(frozen=True)
-class Stage:
-    from_step: int
-
-
-def test_the_last_stage_that_began_holds_whatever_their_order() -> None:
-    stages = [Stage(50), Stage(0), Stage(20)]
-    assert [stage_at(stages, step).from_step for step in (0, 19, 20, 49, 50, 99)] == [
-        0, 0, 20, 20, 50, 50,
-    ]  # fmt: skip
-    with pytest.raises(ValueError, match="no stage"):
-        stage_at([Stage(5)], 4)

@@ -25,7 +25,7 @@ from longhaul.config.train import (
 )
 from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import RecipeError
-from longhaul.core.schedules import learning_rate_factor, stage_at
+from longhaul.core.schedules import learning_rate_factor
 
 MOST_TOKENS_EVALUATED = 1 << 16
 """Computed at once in an evaluation, however large a micro-batch is: more is no faster."""
@@ -72,7 +72,7 @@ class Recipe(Section):
 
     def batch_at(self, step: int) -> BatchStage:
         """Batch shape of the update that turns `step` into `step + 1`."""
-        return stage_at(self.batch_stages(), step)
+        return [stage for stage in self.batch_stages() if stage.from_step <= step][-1]
 
     def block_length(self) -> int:
         """Longest sequence length of the run: the unit of the order of draws, in tokens."""

@@ -1,9 +1,8 @@
-"""Pure functions of the step, or of a seed and names: learning rate, stage in force, random key."""
+"""Pure functions of the step, or of a seed and names: learning rate, random key."""
 
 import hashlib
 import math
-from collections.abc import Sequence
-from typing import Literal, Protocol, TypeVar
+from typing import Literal
 
 Shape = Literal["constant", "cosine", "linear", "wsd"]
 
@@ -38,26 +37,6 @@ def learning_rate_factor(
     progress = (step - begin) / (decay_steps - begin)
     remaining = 0.5 * (1 + math.cos(math.pi * progress)) if shape == "cosine" else 1 - progress
     return final_fraction + (1 - final_fraction) * remaining
-
-
-class Staged(Protocol):
-    """Anything that holds from a step on."""
-
-    @property
-    def from_step(self) -> int:
-        """First step count at which it holds."""
-        ...
-
-
-S = TypeVar("S", bound=Staged)
-
-
-def stage_at(stages: Sequence[S], step: int) -> S:
-    """The last stage whose `from_step` is not beyond `step`; a `ValueError` if none holds."""
-    current = [stage for stage in stages if stage.from_step <= step]
-    if not current:
-        raise ValueError(f"no stage holds at step {step}")
-    return max(current, key=lambda stage: stage.from_step)
 
 
 def derive_key(seed: int, *path: int | str) -> int:
