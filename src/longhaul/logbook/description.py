@@ -1,6 +1,7 @@
 """A record in words, for the terminal, the log, the report and its chronicle alike."""
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -215,31 +216,26 @@ def event_in_words(event: Event) -> tuple[Tone, str] | None:
     if as_it_should_be or event.kind not in _TOLD:
         return None
     tone, sentence = _TOLD[event.kind]
-    return tone, sentence.format_map(_Facts(event))
+    return tone, sentence.format_map(_facts(event))
 
 
-class _Facts(dict[str, Any]):
+def _facts(event: Event) -> Mapping[str, Any]:
     """What a sentence may need of an event; other versions may have left something out."""
-
-    def __init__(self, event: Event) -> None:
-        data, loss = event.data, event.data.get("loss")
-        took_s, away_s = (_number(data.get(key)) for key in ("took_s", "away_s"))
-        absent = data.get("absent")
-        gone = absent.items() if isinstance(absent, Mapping) else ()
-        super().__init__(
-            data,
-            step=event.step, attempt=event.attempt, reason=_reason(data),
-            message=data.get("message") or _reason(data),
-            who=data.get("who", "somebody"), text=data.get("text", ""),
-            where=data.get("where", "a checkpoint"),
-            took_s=short_seconds(took_s), away_s=short_seconds(away_s),
-            old=short_value(data.get("old")), new=short_value(data.get("new")),
-            absent="; ".join(f"{name}: {why}" for name, why in gone),
-            loss="" if loss is None else f" with a validation loss of {_number(loss):.4f}",
-        )  # fmt: skip
-
-    def __missing__(self, key: str) -> str:
-        return "?"
+    data, loss = event.data, event.data.get("loss")
+    took_s, away_s = (_number(data.get(key)) for key in ("took_s", "away_s"))
+    absent = data.get("absent")
+    gone = absent.items() if isinstance(absent, Mapping) else ()
+    return defaultdict(
+        lambda: "?", data,
+        step=event.step, attempt=event.attempt, reason=_reason(data),
+        message=data.get("message") or _reason(data),
+        who=data.get("who", "somebody"), text=data.get("text", ""),
+        where=data.get("where", "a checkpoint"),
+        took_s=short_seconds(took_s), away_s=short_seconds(away_s),
+        old=short_value(data.get("old")), new=short_value(data.get("new")),
+        absent="; ".join(f"{name}: {why}" for name, why in gone),
+        loss="" if loss is None else f" with a validation loss of {_number(loss):.4f}",
+    )  # fmt: skip
 
 
 def _reason(data: Mapping[str, Any]) -> str:
