@@ -1,4 +1,5 @@
 import errno
+import functools
 import itertools
 
 import pytest
@@ -69,7 +70,7 @@ def test_the_last_decision_written_wins_among_those_whose_step_has_come(history,
 @settings(max_examples=60, deadline=None)
 @given(histories, histories)
 def test_folding_is_deterministic_and_can_be_taken_up_anywhere(before, after):
-    assert fold_all(after, fold_all(before)) == fold_all([*before, *after])
+    assert functools.reduce(fold, after, fold_all(before)) == fold_all([*before, *after])
     assert fold_all(before).decisions == len(before)
 
 

@@ -9,7 +9,8 @@ from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Decision, Event, StepRecord, to_line
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
-from longhaul.logbook.reading import read_decisions, read_journal, read_last
+from longhaul.logbook.ledger import load_ledger
+from longhaul.logbook.reading import read_journal, read_last
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 moments = st.floats(0, 1e13)
@@ -138,6 +139,6 @@ def test_decisions_are_read_in_order_with_the_damage_among_them(folder, make_dec
     journal.close()
     path = folder.journal / "000001.pilot.events.jsonl"
     path.write_bytes(path.read_bytes() + b'{"record":"deci\n')
-    found, damaged = read_decisions(folder)
-    assert [decision.data["value"] for decision in found] == [1, 2]
-    assert damaged == 1
+    found, damaged = load_ledger(folder)
+    assert [item.value for item in found.overrides["optim.lr"]] == [2]
+    assert (found.decisions, damaged) == (2, 1)

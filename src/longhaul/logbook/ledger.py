@@ -16,7 +16,7 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.changes import Change, after_decision, as_far
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
-from longhaul.logbook.reading import read_decisions
+from longhaul.logbook.reading import read_journal
 
 Health = Literal["written", "committed", "verified", "good", "poisoned"]
 HEALTHS: tuple[Health, ...] = get_args(Health)
@@ -198,15 +198,16 @@ def _with_values(state: LedgerState, decision: Decision) -> LedgerState:
     return state
 
 
-def fold_all(decisions: Iterable[Decision], state: LedgerState | None = None) -> LedgerState:
+def fold_all(decisions: Iterable[Decision]) -> LedgerState:
     """The state after all decisions, in the order written."""
-    return functools.reduce(fold, decisions, state or LedgerState())
+    return functools.reduce(fold, decisions, LedgerState())
 
 
 def load_ledger(folder: RunFolder) -> tuple[LedgerState, int]:
     """The state of a run's ledger, and the count of damaged lines that may have been decisions."""
-    decisions, damaged = read_decisions(folder)
-    return fold_all(decisions), damaged
+    reading = read_journal(folder, steps=False)
+    state = fold_all(record for record in reading if isinstance(record, Decision))
+    return state, reading.damaged
 
 
 class Ledger:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
 
-from longhaul.core.records import Decision, Record, RecordError, from_line
+from longhaul.core.records import Record, RecordError, from_line
 from longhaul.core.strict import MOST_BYTES, entries_of, lines_backwards, lines_of
 from longhaul.logbook.folder import RunFolder
 
@@ -141,9 +141,3 @@ def _record_or_none(line: bytes) -> Record | None:
         return from_line(line.strip(_NOTHING))
     except RecordError:
         return None
-
-
-def read_decisions(folder: RunFolder) -> tuple[list[Decision], int]:
-    """Every decision in order, and how many damaged lines stood among them."""
-    reading = read_journal(folder, steps=False)
-    return [record for record in reading if isinstance(record, Decision)], reading.damaged

@@ -15,7 +15,7 @@ from longhaul.core.machine import machine
 from longhaul.core.output import SilentView
 from longhaul.core.records import Decision
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.reading import read_decisions
+from longhaul.logbook.reading import read_journal
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, read_segments
 from longhaul.parallel import device
 from longhaul.parallel.device import settle_torch, threads_before
@@ -102,6 +102,6 @@ def test_a_restart_with_more_cores_changes_no_bits_and_is_no_suspect(
         opened = max(read_segments(folder), key=lambda one: one.opened)
         found.append(opened.fingerprint["torch"]["threads"])
     assert found == [1, 1, 2], "the second start is told nothing of threads, the third is"
-    decisions: list[Decision] = read_decisions(folder)[0]
+    decisions = [record for record in read_journal(folder) if isinstance(record, Decision)]
     changed = [d.data["surroundings"] for d in decisions if d.kind == "restart"]
     assert ["torch.threads" in pairs for pairs in changed] == [False, True]
