@@ -17,7 +17,7 @@ from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerState, fold
-from longhaul.recover.draft import verdict_in
+from longhaul.recover.draft import asks_for_cause, shaped, verdict_in
 from longhaul.recover.health_monitor import Draft, HealthMonitor
 from longhaul.recover.plan import WHO, Plan
 
@@ -101,8 +101,9 @@ class Backtest:
         draft, self._draft = self._draft, None
         if draft is None:
             return
-        looked = verdict is not None and draft.asks_for_cause
-        plan = draft.shaped(verdict) if verdict is not None and looked else draft.plan
+        plan = draft.plan
+        if verdict is not None and asks_for_cause(plan, draft.situation.limits):
+            plan = shaped(plan, verdict, draft.situation)
         step, record = draft.situation.step, draft.record
         decision = Decision(
             kind="recover", attempt=record.attempt, segment=record.segment, step=step,

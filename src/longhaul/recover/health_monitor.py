@@ -15,10 +15,8 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import STEP_BUCKETS
 from longhaul.core.records import Event, Finding, Record, Safe, StepRecord, Where
 from longhaul.core.units import Seconds
-from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState
-from longhaul.recover.draft import asks_for_cause, shaped
 from longhaul.recover.plan import Plan, Situation, sizes_of
 from longhaul.recover.policy import LOOK_EVERY_STEPS, decide
 from longhaul.recover.probation import Course, good_states
@@ -39,15 +37,6 @@ class Draft:
     """Of the step that it was drafted after."""
     findings: tuple[Finding, ...]
     """All that came to light since the last boundary."""
-
-    @property
-    def asks_for_cause(self) -> bool:
-        """Whether the cause is looked for before anything is done."""
-        return asks_for_cause(self.plan, self.situation.limits)
-
-    def shaped(self, verdict: Verdict) -> Plan:
-        """The plan that suits the cause."""
-        return shaped(self.plan, verdict, self.situation)
 
 
 class HealthMonitor:

@@ -8,12 +8,7 @@ Ladders and actions are declared in `config/recover.py`; `remedies.py` says what
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from longhaul.config.recover import (
-    SOUND_KINDS,
-    Action,
-    Ladder,
-    LaddersSection,
-)
+from longhaul.config.recover import SOUND_KINDS, Action, Ladder, LaddersSection
 from longhaul.core.records import Finding, Safe
 from longhaul.logbook.ledger import Recovery
 from longhaul.recover import learning_rate
@@ -30,12 +25,7 @@ from longhaul.recover.plan import (
     spent,
 )
 from longhaul.recover.probation import is_worse
-from longhaul.recover.remedies import (
-    fallback_remedy,
-    remedy_of,
-    safe_before,
-    same_data,
-)
+from longhaul.recover.remedies import fallback_remedy, remedy_of, safe_before, same_data
 from longhaul.recover.suspect import suspicion
 
 _BY_URGENCY = (

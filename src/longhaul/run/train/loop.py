@@ -20,6 +20,7 @@ from longhaul.logbook.ledger import LedgerError
 from longhaul.logbook.reading import read_journal, read_last
 from longhaul.logbook.run_history import hours_spent
 from longhaul.logbook.run_log import RunLog
+from longhaul.recover.draft import asks_for_cause, shaped
 from longhaul.recover.health_monitor import Draft, HealthMonitor
 from longhaul.recover.plan import WHO, Plan
 from longhaul.recover.probation import course_of
@@ -146,9 +147,10 @@ class TrainingLoop:
         for step, manifest in self._health_monitor.passed_probation(ledger):
             self.checkpoint_manager.pass_probation(step, manifest)
         draft = self._health_monitor.draft(ledger)
-        if draft is None or not draft.asks_for_cause:
+        if draft is None or not asks_for_cause(draft.plan, draft.situation.limits):
             return draft
-        return replace(draft, plan=draft.shaped(self._cause_of(draft.plan)))
+        verdict = self._cause_of(draft.plan)
+        return replace(draft, plan=shaped(draft.plan, verdict, draft.situation))
 
     def _apply(self, draft: Draft) -> None:
         trainer, plan, to = self.trainer, draft.plan, draft.plan.rollback
