@@ -8,7 +8,6 @@ judges it. Its journal, once it has ended, must tell the right story.
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from longhaul.core.machine import differences
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
-from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.requests import submit
 from longhaul.logbook.segments import read_segments
 from longhaul.run.drill.drilled_run import set_up_run
 from longhaul.run.drill.fault import Fault
@@ -201,9 +200,6 @@ _PLAYS: dict[str, Callable[[RunFolder, Drill], Played]] = {
 
 def _ask(folder: RunFolder, *changes: tuple[str, object, int]) -> None:
     """Ask for (setting, value, step from which it holds), in this order."""
-    for number, (path, value, from_step) in enumerate(changes):
+    for path, value, from_step in changes:
         data = {"path": path, "value": value, "from_step": from_step}
-        request = new_request("set", data, who="drill", reason="drill", clock=RealClock())
-        moment, rest = request.id.split("-")
-        # Requests of the same millisecond would be answered in any order.
-        submit(folder, replace(request, id=f"{moment}-{number}{rest}"))
+        submit(folder, "set", data, who="drill", reason="drill", clock=RealClock())

@@ -12,7 +12,7 @@ from longhaul.core.records import Decision
 from longhaul.core.units import Seconds, short_bytes
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.requests import submit
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.run.drill.drilled_run import set_up_run
 from longhaul.store.catalogue import catalogue
@@ -86,7 +86,7 @@ def set_up(room: Path, name: str, options: tuple[str, ...], nproc: int = 1) -> R
     begin = (steps // 4 + chance.randrange(10)) * per_step + 1
     lower = {"path": "optim.lr", "value": recipe.optim.lr / 2, "from_step": steps // 3}
     for kind, data in (("set", lower), ("skip", {"begin": begin, "end": begin + 37})):
-        submit(folder, new_request(kind, data, who="drill", reason="drill", clock=RealClock()))
+        submit(folder, kind, data, who="drill", reason="drill", clock=RealClock())
     return folder
 
 

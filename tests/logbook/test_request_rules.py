@@ -4,23 +4,22 @@ from typing import Any
 
 import pytest
 
-from longhaul.core.clocks import FakeClock
-from longhaul.logbook.request_rules import (
+from longhaul.logbook.requests import (
     Arguments,
     Fork,
     Note,
     Refused,
+    Request,
     RollBack,
     Set,
     Skip,
     Stop,
     arguments_of,
 )
-from longhaul.logbook.requests import Request, new_request
 
 
 def request(kind: str, data: dict[str, Any]) -> Request:
-    return new_request(kind, data, who="anna", reason="", clock=FakeClock())
+    return Request(id="1", kind=kind, data=data, who="anna", reason="", time=1.0)
 
 
 @pytest.mark.parametrize(

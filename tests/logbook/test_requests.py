@@ -6,7 +6,6 @@ import pytest
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook.requests import (
     done_requests,
-    new_request,
     pending,
     refuse,
     settle,
@@ -20,8 +19,7 @@ def clock():
 
 
 def ask(folder, clock, kind="set", **data):
-    request = new_request(kind, data, who="anna", reason="spikes", clock=clock)
-    submit(folder, request)
+    request = submit(folder, kind, data, who="anna", reason="spikes", clock=clock)
     clock.advance(1)
     return request
 
@@ -34,12 +32,9 @@ def test_requests_are_read_back_in_order(folder, clock):
 def test_requests_come_in_the_order_asked_though_the_clock_was_set_back(folder, clock):
     asked = []
     for number in range(5):
-        request = new_request(
-            "set", {"n": number}, who="anna", reason="", clock=clock, folder=folder
-        )
-        submit(folder, request)
+        data = {"n": number}
+        asked.append(submit(folder, "set", data, who="anna", reason="", clock=clock))
         clock.advance(-3600)
-        asked.append(request)
     assert pending(folder) == asked
 
 
@@ -120,11 +115,10 @@ def test_a_refused_request_is_kept_with_the_reason(folder, clock):
 
 
 def test_a_reason_in_another_encoding_can_be_submitted(folder, clock):
-    request = new_request("note", {"text": "caf\udce9"}, who="a", reason="\udce9", clock=clock)
-    submit(folder, request)
+    submit(folder, "note", {"text": "caf\udce9"}, who="a", reason="\udce9", clock=clock)
     assert [found.reason for found in pending(folder)] == ["?"]
 
 
-def test_two_requests_of_one_moment_are_two(clock):
-    made = {new_request("stop", {}, who="a", reason="", clock=clock).id for _ in range(20)}
+def test_two_requests_of_one_moment_are_two(folder, clock):
+    made = {submit(folder, "stop", {}, who="a", reason="", clock=clock).id for _ in range(20)}
     assert len(made) == 20

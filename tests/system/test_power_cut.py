@@ -15,7 +15,7 @@ from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire
 from longhaul.logbook.ledger import Ledger, LedgerState
-from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.requests import submit
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, open_segment
 from longhaul.store.catalogue import remove
 from longhaul.store.fetching import bring_here
@@ -173,7 +173,7 @@ def test_a_segment_and_its_number(disk, tmp_path: Path) -> None:
 
 def test_a_request_is_there_once_its_asker_was_told_so(disk, tmp_path: Path) -> None:
     folder = create_run(tmp_path / "trial", FakeClock())
-    submit(folder, new_request("stop", {}, who="anna", reason="", clock=FakeClock()))
+    submit(folder, "stop", {}, who="anna", reason="", clock=FakeClock())
     (file,) = folder.requests.glob("*.json")
     assert disk.keeps(file)
     assert disk.hasty == []

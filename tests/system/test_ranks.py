@@ -15,7 +15,7 @@ from longhaul.core.clocks import RealClock
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.requests import submit
 from small_runs import FEW_HELD_OUT
 
 DEADLINE_S = 120.0
@@ -195,8 +195,9 @@ def test_all_ranks_go_back_and_change_settings_together(
     started.wait_for("step 9", is_step(9))
 
     def request(kind: str, data: dict[str, object]) -> None:
-        asked = new_request(kind, data, who="test", reason="test", clock=RealClock())
-        submit(RunFolder(tmp_path / "drill"), asked)
+        submit(
+            RunFolder(tmp_path / "drill"), kind, data, who="test", reason="test", clock=RealClock()
+        )
 
     request("rollback", {"to": 8})
     started.wait_for("the rollback", lambda r: isinstance(r, Event) and r.kind == "rolled-back")

@@ -16,7 +16,7 @@ import pytest
 
 from longhaul.core.clocks import RealClock
 from longhaul.core.records import Decision, Event, StepRecord
-from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.requests import submit
 from longhaul.logbook.segments import read_segments
 
 OPTIONS = (
@@ -35,8 +35,7 @@ def events(room, kind: str) -> list[Event]:
 
 
 def ask(room, kind: str, **data: object) -> None:
-    request = new_request(kind, data, who="anna", reason="asked", clock=RealClock())
-    submit(room.folder(), request)
+    submit(room.folder(), kind, data, who="anna", reason="asked", clock=RealClock())
 
 
 def stopped(process: subprocess.Popen[str]) -> str:

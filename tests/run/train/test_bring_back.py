@@ -15,7 +15,7 @@ from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import RunFolder, list_runs
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.requests import submit
 from longhaul.logbook.segments import read_segments
 from longhaul.run.train import request_handler
 from longhaul.run.train.control_requests import request_rollback
@@ -114,8 +114,7 @@ class Room:
 
     def ask(self, kind: str, **data: Any) -> Callable[[], None]:
         def submitted() -> None:
-            request = new_request(kind, data, who="anna", reason="too hot", clock=RealClock())
-            submit(self.folder, request)
+            submit(self.folder, kind, data, who="anna", reason="too hot", clock=RealClock())
 
         return submitted
 

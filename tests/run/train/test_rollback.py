@@ -18,7 +18,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import RunGone
 from longhaul.logbook.ledger import fold_all, load_ledger
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.requests import new_request, pending, submit
+from longhaul.logbook.requests import pending, submit
 from longhaul.logbook.run_history import read_run_history
 from longhaul.logbook.segments import read_segments
 from longhaul.run.train import request_handler
@@ -76,8 +76,7 @@ class Room:
     def ask(self, kind: str, **data: Any) -> Callable[[], None]:
         def submitted() -> None:
             clock = RealClock()
-            request = new_request(kind, data, who="anna", reason="it looked hot", clock=clock)
-            submit(self.folder, request)
+            submit(self.folder, kind, data, who="anna", reason="it looked hot", clock=clock)
 
         return submitted
 
@@ -283,7 +282,7 @@ def test_a_run_whose_folder_goes_right_before_its_end_has_not_ended_well(room: R
 
 def ask_stop_at(folder: RunFolder, wall: float) -> None:
     clock = FakeClock(wall)
-    submit(folder, new_request("stop", {}, who="anna", reason="", clock=clock, folder=folder))
+    submit(folder, "stop", {}, who="anna", reason="", clock=clock)
 
 
 def test_a_stop_is_granted_however_far_the_clock_was_set_back(room: Room) -> None:

@@ -11,7 +11,7 @@ from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
-from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.requests import submit
 from longhaul.recover.plan import WHO
 from longhaul.run.train import request_handler
 from small_runs import FEW_HELD_OUT
@@ -47,7 +47,7 @@ class Insistent(SilentView):
         if record.step in self.asked:
             kind, data = self.asked.pop(record.step)
             clock = RealClock()
-            submit(self.folder, new_request(kind, data, who="anna", reason="try", clock=clock))
+            submit(self.folder, kind, data, who="anna", reason="try", clock=clock)
 
 
 def train(

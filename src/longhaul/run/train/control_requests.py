@@ -17,8 +17,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import live_holder, user_name
 from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.request_rules import changed_recipe, refuse_resets
-from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.requests import changed_recipe, refuse_resets, submit
 from longhaul.logbook.run_history import read_run_history
 from longhaul.logbook.run_spec import has_run_spec, read_run_spec
 from longhaul.store.catalogue import usable
@@ -174,8 +173,7 @@ def _request(
     folder: RunFolder, kind: str, data: Mapping[str, Any], reason: str, wait_s: Seconds
 ) -> Decision | Event | None:
     clock = RealClock()
-    request = new_request(kind, data, who=user_name(), reason=reason, clock=clock, folder=folder)
-    submit(folder, request)
+    request = submit(folder, kind, data, who=user_name(), reason=reason, clock=clock)
     deadline = time.monotonic() + wait_s
     while (holder := live_holder(folder, clock)) is not None:
         answer = _answer(folder, request.id)

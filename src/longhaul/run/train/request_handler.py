@@ -14,20 +14,23 @@ from longhaul.core.output import Say
 from longhaul.core.records import Decision, Event, Safe, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
-from longhaul.logbook.request_rules import (
+from longhaul.logbook.requests import (
     Arguments,
     Fork,
     Note,
     Refused,
+    Request,
     RollBack,
     Set,
     Skip,
     Stop,
     arguments_of,
     changed_recipe,
+    pending,
+    refuse,
     refuse_resets,
+    settle,
 )
-from longhaul.logbook.requests import Request, pending, refuse, settle
 from longhaul.logbook.run_log import RunLog
 from longhaul.train.rollback import Recovery
 from longhaul.train.trainer import Trainer
