@@ -157,9 +157,9 @@ def _print_drift(folder: RunFolder, segments: Sequence[SegmentOpening]) -> None:
     drifts = drift_from_recipe(recipe, segments, ledger, step)
     same = "" if drifts else ": the same"
     typer.echo(f"recipe → now (segment {segments[-1].number}, step {step:,}){same}")
-    for drift in drifts:
-        typer.echo(f"  {drift.path}: {arrow(drift.recipe, drift.now)}")
-        typer.echo(f"    {drift.why}")
+    for path, (wanted, now, why) in drifts.items():
+        typer.echo(f"  {path}: {arrow(wanted, now)}")
+        typer.echo(f"    {why}")
     for path, override in scheduled(ledger, step):
         typer.echo(f"  {path} → {short_value(override.value)} from step {override.from_step:,}")
         typer.echo(f"    set by {override.who} at step {override.step:,}: {override.reason}")

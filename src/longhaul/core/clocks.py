@@ -84,14 +84,9 @@ BUCKETS: tuple[Bucket, ...] = get_args(Bucket)
 
 
 class TimeBuckets:
-    """Books the seconds of one process.
-
-    Args:
-        clock: monotonic time is taken from it.
-        bucket: open at the start.
-        already: seconds to book to it at once, such as those spent importing before.
-        watcher: told each bucket that is opened in place of another, and the open one again where
-            that takes long.
+    """Books the seconds of one process: to `bucket` at first, and at once those that were spent
+    `already`, such as on imports. `watcher` is told each bucket that is opened in place of another,
+    and the open one again where that takes long.
     """
 
     def __init__(
@@ -180,14 +175,13 @@ def start_bucket(records: Iterable[Record]) -> Bucket:
     cause or left no word of its end; else `start-up`.
     """
     bucket: Bucket = "start-up"
-    for record in records:
-        if isinstance(record, Event) and record.kind == EventKind.ATTEMPT_STARTED:
+    for event in records:
+        if not isinstance(event, Event):
+            continue
+        if event.kind == EventKind.ATTEMPT_STARTED:
             bucket = "restart"  # until its end is told
-        elif isinstance(record, Event) and record.kind in (
-            EventKind.ATTEMPT_ENDED,
-            EventKind.FINISHED,
-        ):
-            bucket = "restart" if "cause" in record.data else "start-up"
+        elif event.kind in (EventKind.ATTEMPT_ENDED, EventKind.FINISHED):
+            bucket = "restart" if "cause" in event.data else "start-up"
     return bucket
 
 

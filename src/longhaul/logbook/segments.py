@@ -146,16 +146,13 @@ def _read(folder: RunFolder, number: SegmentNumber) -> SegmentOpening | None:
     path = folder.segments / str(number) / "settings.json"
     try:
         body = read_object(path)
-        parent, difference = body.get("parent"), body.get("difference", {})
+        parent = body.get("parent")
         # Runs of older versions keep addresses as they were given.
         body |= {
             "number": number,
             "parent": SegmentNumber.parse(parent) if parent else None,
             "settings": sealed_values(body["settings"]),
-            "difference": {
-                key: (sealed_values(old), sealed_values(new))
-                for key, (old, new) in difference.items()
-            },
+            "difference": sealed_values(body.get("difference", {})),
             "file": str(path),
         }
         return _OPENING.validate_python(body)
@@ -165,16 +162,6 @@ def _read(folder: RunFolder, number: SegmentNumber) -> SegmentOpening | None:
 
 SECTIONS = ("settings", "software", "machine", "environment", "torch", "data", "nodes")
 """What a comparison covers, in order; all but settings and nodes are parts of the fingerprint."""
-
-
-@dataclass(frozen=True)
-class Drift:
-    """A setting whose value in force is not the recipe's."""
-
-    path: str
-    recipe: Any
-    now: Any
-    why: str
 
 
 def segment_differences(
@@ -191,17 +178,17 @@ def segment_differences(
 
 def drift_from_recipe(
     recipe: Mapping[str, Any], segments: Sequence[SegmentOpening], ledger: LedgerState, step: int
-) -> list[Drift]:
-    """Settings in force after `step` updates that are not the recipe's, and why.
+) -> dict[str, tuple[Any, Any, str]]:
+    """Dotted path → (recipe's value, value in force after `step` updates, why) where they differ.
 
     In force are those of the last of the `segments`, of which there is one at least, with the
     ledger's overrides on top; `recipe` is as nested tables, defaults included.
     """
     now = with_values(segments[-1].settings, ledger.overrides_at(step))
-    return [
-        Drift(path, wanted, value, _why(path, value, segments, ledger.override_at(path, step)))
+    return {
+        path: (wanted, value, _why(path, value, segments, ledger.override_at(path, step)))
         for path, (wanted, value) in differences(recipe, now).items()
-    ]
+    }
 
 
 def scheduled(ledger: LedgerState, step: int) -> list[tuple[str, Override]]:
