@@ -242,9 +242,7 @@ def train(room: Path, name: str, options: tuple[str, ...], happens: Happening) -
             "start", attempt.recipe, step=0, draw=0, checkpoint=None,
             fingerprint=fingerprint(torch_facts(device)),
         )  # fmt: skip
-        trainer = Trainer(
-            attempt.recipe, run_log.ledger.state, parts, Identity(lease.attempt, "1.00", 0)
-        )
+        trainer = Trainer(attempt.recipe, run_log.ledger, parts, Identity(lease.attempt, "1.00", 0))
         for record in trainer.steps():
             run_log.append(record)
             if isinstance(record, StepRecord):

@@ -12,7 +12,6 @@ from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire
-from longhaul.logbook.ledger import Ledger, LedgerState
 from longhaul.logbook.run_spec import resolve_spec, write_run_spec
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, open_segment
 
@@ -84,7 +83,7 @@ def run(runs, tmp_path):
                 seconds={"training": 2.0},
             )
         )
-    Ledger(journal, LedgerState()).write(
+    journal.append_durably(
         Decision(
             kind="set", step=3, time=1_000_006.5, who="anna", reason="spikes",
             data={"path": "optim.lr", "value": 1e-3, "old": 3e-3}, **at,

@@ -13,12 +13,12 @@ from longhaul.logbook.journal import Journal
 from longhaul.logbook.ledger import (
     HEALTHS,
     CheckpointHealth,
-    Ledger,
     LedgerError,
     LedgerState,
     fold,
     fold_all,
     load_ledger,
+    write_decision,
 )
 
 
@@ -185,27 +185,23 @@ def test_a_step_that_an_old_ledger_poisoned_without_a_hash_is_still_refused():
     ],
 )
 def test_a_decision_without_sense_is_refused_before_it_is_written(folder, decision):
-    ledger = Ledger(Journal(folder, 1), LedgerState())
     with pytest.raises(LedgerError, match=decision.kind):
-        ledger.write(decision)
-    assert ledger.state == LedgerState()
+        write_decision(Journal(folder, 1), LedgerState(), decision)
     assert load_ledger(folder) == (LedgerState(), 0)
 
 
 def test_what_was_written_is_read_back_by_the_next_attempt(folder):
-    ledger = Ledger(Journal(folder, 1), LedgerState())
+    journal, state = Journal(folder, 1), LedgerState()
     for decision in (to_set("optim.lr", 3e-4), decided("skip", {"begin": 8, "end": 16})):
-        assert ledger.write(decision) == ledger.state
-    assert load_ledger(folder) == (ledger.state, 0)
-    later = Ledger(Journal(folder, 2), ledger.state)
-    later.write(to_set("optim.lr", 1e-4))
+        state = write_decision(journal, state, decision)
+    assert load_ledger(folder) == (state, 0)
+    write_decision(Journal(folder, 2), state, to_set("optim.lr", 1e-4))
     assert load_ledger(folder)[0].overrides_at(0) == {"optim.lr": 1e-4}
 
 
 def test_what_cannot_be_written_is_not_applied(folder, monkeypatch):
     journal = Journal(folder, 1)
-    ledger = Ledger(journal, LedgerState())
-    ledger.write(to_set("optim.lr", 1))
+    state = write_decision(journal, LedgerState(), to_set("optim.lr", 1))
 
     def refuse(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -213,10 +209,9 @@ def test_what_cannot_be_written_is_not_applied(folder, monkeypatch):
     with monkeypatch.context() as full:
         full.setattr(journal_module.os, "write", refuse)
         with pytest.raises(LedgerError, match="not applied"):
-            ledger.write(to_set("optim.lr", 2))
-    assert ledger.state.overrides_at(0) == {"optim.lr": 1}
+            write_decision(journal, state, to_set("optim.lr", 2))
     journal.close()
-    assert load_ledger(folder) == (ledger.state, 0)
+    assert load_ledger(folder) == (state, 0)
 
 
 def test_effective_settings_leave_the_recipe_alone():

@@ -36,11 +36,11 @@ def test_a_fenced_attempt_decides_nothing_and_learns_that_it_must_end(folder: Ru
     with pytest.raises(NotOwner, match="another attempt has taken this run over") as raised:
         set_lr(run_log, 3.0)
     assert raised.value.exit_code is ExitCode.START_AGAIN
-    assert run_log.ledger.state.overrides_at(5) == {"optim.lr": 1e-3}, "nor is it applied"
+    assert run_log.ledger.overrides_at(5) == {"optim.lr": 1e-3}, "nor is it applied"
     run_log.emit("note", 5, text="what it records of itself may help whoever looks for the cause")
     run_log.close()
     next_attempt = book_of(folder, join(folder, 2, clock))
-    assert next_attempt.ledger.state.overrides_at(5) == {"optim.lr": 1e-3}
+    assert next_attempt.ledger.overrides_at(5) == {"optim.lr": 1e-3}
     assert load_ledger(folder)[0].decisions == 1
 
 

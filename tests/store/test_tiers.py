@@ -34,7 +34,7 @@ class Room:
     def __init__(self, path: Path, *remotes: str) -> None:
         self.folder = RunFolder(path / "runs" / "trial")
         self.lease, self.clock, self.time = Lease(), CLOCK, TimeBuckets(CLOCK)
-        self.ledger = SimpleNamespace(state=SimpleNamespace(checkpoint_health={}))
+        self.ledger = SimpleNamespace(checkpoint_health={})
         self.remotes = [path / remote for remote in remotes]
         self.said: list[str] = []
         self.told: list[tuple[str, int, Mapping[str, Any]]] = []
@@ -45,7 +45,7 @@ class Room:
     @property
     def recorded(self) -> dict[int, CheckpointHealth]:
         """Healths in the ledger."""
-        return self.ledger.state.checkpoint_health
+        return self.ledger.checkpoint_health
 
     def emit(self, kind: str, step: int, **data: Any) -> None:
         """As that of a run log, which this stands in for."""
@@ -174,7 +174,7 @@ def test_what_was_saved_again_at_a_poisoned_step_lets_no_diverged_state_back(roo
     room = room_with("remote")
     room.send(10, 20)
     diverged = room.recorded[20].manifest
-    room.ledger.state.checkpoint_health = dict(
+    room.ledger.checkpoint_health = dict(
         fold_all(
             [
                 health(10, "verified", room.recorded[10].manifest),

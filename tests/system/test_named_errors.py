@@ -15,7 +15,7 @@ from longhaul.core.files import create_exclusively, fsync_folder, sha256_of, wri
 from longhaul.core.records import Decision
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
-from longhaul.logbook.ledger import Ledger, LedgerError, LedgerState
+from longhaul.logbook.ledger import LedgerError, LedgerState, write_decision
 from longhaul.store.manifest import write_listed_file
 from longhaul.supervise.nodes import ledger as nodes
 
@@ -62,13 +62,12 @@ def test_what_cannot_be_written_is_named(tmp_path: Path, write) -> None:
 
 def test_a_decision_that_cannot_be_written_says_into_which_file(tmp_path: Path) -> None:
     folder = create_run(tmp_path / "trial", FakeClock())
-    ledger = Ledger(Journal(folder, 1), LedgerState())
     data = {"path": "optim.lr", "value": 1.0}
     decision = Decision(
         kind="set", attempt=1, step=1, time=1.0, who="anna", reason="r" * SIZE, data=data
     )
     with nothing_beyond(100), pytest.raises(LedgerError, match="File too large") as refused:
-        ledger.write(decision)
+        write_decision(Journal(folder, 1), LedgerState(), decision)
     assert str(folder.journal) in refused.value.message
 
 

@@ -14,7 +14,7 @@ from longhaul.core.records import Decision, Event
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire
-from longhaul.logbook.ledger import Ledger, LedgerState
+from longhaul.logbook.ledger import LedgerState, write_decision
 from longhaul.logbook.requests import submit
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, open_segment
 from longhaul.store.catalogue import remove
@@ -113,11 +113,9 @@ def save(folder: Path, step: int) -> Path:
 
 def test_a_decision_and_the_name_of_its_journal(disk, tmp_path: Path) -> None:
     folder = create_run(tmp_path / "trial", FakeClock())
-    ledger = Ledger(Journal(folder, 1), LedgerState())
     data = {"path": "optim.lr", "value": 1.0}
-    ledger.write(
-        Decision(kind="set", attempt=1, step=1, time=1.0, who="anna", reason="", data=data)
-    )
+    decision = Decision(kind="set", attempt=1, step=1, time=1.0, who="anna", reason="", data=data)
+    write_decision(Journal(folder, 1), LedgerState(), decision)
     (file,) = folder.journal.glob("*.jsonl")
     assert disk.keeps(file)
 

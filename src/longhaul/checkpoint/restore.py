@@ -30,7 +30,7 @@ from longhaul.store.tiers import Tiers
 
 def set_unknown_aside(run_log: RunLog, say: Say) -> None:
     """Set checkpoints aside that the run's journal does not know; OSError if that is refused."""
-    recorded = run_log.ledger.state.checkpoint_health.values()
+    recorded = run_log.ledger.checkpoint_health.values()
     manifests = {known.manifest for known in recorded if known.manifest}
     there = catalogue(run_log.folder.checkpoints)
     if found := unknown(there, manifests, run_log.history.begun, created_of(run_log.folder)):
@@ -64,7 +64,7 @@ def restore_newest(
     for tidied in sweep(folder, run_log.lease.attempt):
         say(f"checkpoints: {tidied}")
     there = catalogue(folder)
-    recorded = run_log.ledger.state.checkpoint_health
+    recorded = run_log.ledger.checkpoint_health
     refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
     candidates = newest_usable(there, recorded) if tiers is None else tiers.candidates()
     while checkpoint := patiently(partial(next, candidates, None), control):
@@ -93,7 +93,7 @@ def restore_newest(
             )
         return None
     poisoned = [c.step for c in there if health_of(c, recorded) == "poisoned"]
-    back = [r.to_step for r in run_log.ledger.state.recoveries if r.to_step is not None]
+    back = [r.to_step for r in run_log.ledger.recoveries if r.to_step is not None]
     behind_all = may_begin_anew(recorded, back[-1] if back else None)
     if behind_all and not refused and len(poisoned) == len(there):
         say(

@@ -65,7 +65,7 @@ def restore_survivor(
         sweep(run_log.folder.checkpoints, run_log.lease.attempt)
         history = list(read_journal(run_log.folder, steps=False))
         there = catalogue(run_log.folder.checkpoints)
-        usable_now = newest_usable(there, run_log.ledger.state.checkpoint_health)
+        usable_now = newest_usable(there, run_log.ledger.checkpoint_health)
         saved = next((checkpoint.step for checkpoint in usable_now), None)
         trusted = [] if repeats(history) else [s for s in found if not denied(s, history)]
         # Of one step, the last attempt's.

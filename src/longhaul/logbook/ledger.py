@@ -210,30 +210,20 @@ def load_ledger(folder: RunFolder) -> tuple[LedgerState, int]:
     return state, reading.damaged
 
 
-class Ledger:
-    """The ledger of the attempt that holds the lease."""
-
-    def __init__(self, journal: Journal, state: LedgerState) -> None:
-        self._journal = journal
-        self.state = state
-        """Everything decided so far; only `write` changes it."""
-
-    def write(self, decision: Decision) -> LedgerState:
-        """Bring a decision onto the medium, then apply it. The state is as it was after a
-        LedgerError: it could not be written or makes no sense; or a NotOwner: another attempt
-        decides by now.
-        """
-        state = fold(self.state, decision)
-        try:
-            self._journal.append_durably(decision)
-        except OSError as error:
-            raise LedgerError(
-                f"decision {decision.kind} {dict(decision.data)} could not be written to the "
-                f"journal and was not applied: {error}",
-                "free space on the run's disk, or mend its mount, and ask again",
-            ) from error
-        self.state = state
-        return state
+def write_decision(journal: Journal, state: LedgerState, decision: Decision) -> LedgerState:
+    """Bring a decision onto the medium; the state after it. Nothing is applied after a LedgerError:
+    it could not be written or makes no sense; or a NotOwner: another attempt decides by now.
+    """
+    after = fold(state, decision)
+    try:
+        journal.append_durably(decision)
+    except OSError as error:
+        raise LedgerError(
+            f"decision {decision.kind} {dict(decision.data)} could not be written to the "
+            f"journal and was not applied: {error}",
+            "free space on the run's disk, or mend its mount, and ask again",
+        ) from error
+    return after
 
 
 def _with_recovery(state: LedgerState, decision: Decision) -> LedgerState:

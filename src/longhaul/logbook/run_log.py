@@ -12,7 +12,7 @@ from longhaul.core.records import Decision, Event, Record
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import Lease, user_name
-from longhaul.logbook.ledger import Ledger, LedgerError, LedgerState
+from longhaul.logbook.ledger import LedgerError, LedgerState, write_decision
 from longhaul.logbook.run_history import RunHistory
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.logbook.segments import SegmentOpening, next_major, next_minor, open_segment
@@ -47,7 +47,8 @@ class RunLog:
         self.clock = clock
         self._source_difference: str | None = None
         self._journal = Journal(folder, lease.attempt, still_owner=lease.may_decide)
-        self.ledger = Ledger(self._journal, history.ledger)
+        self.ledger = history.ledger
+        """Everything decided so far; only `decide` changes it."""
 
     @property
     def segment_name(self) -> str:
@@ -96,7 +97,7 @@ class RunLog:
         decision = Decision(
             kind=kind, data=data, who=who, reason=reason, from_step=from_step, **self._at(step)
         )
-        self.ledger.write(decision)
+        self.ledger = write_decision(self._journal, self.ledger, decision)
         return decision
 
     def decide_health(
@@ -152,7 +153,7 @@ class RunLog:
         after it. Nothing is written where numbers come from the same, or the run is new.
         LedgerError if it could not be written.
         """
-        ledger, last = self.ledger.state, self.history.last_segment
+        ledger, last = self.ledger, self.history.last_segment
         if last is None:
             return ledger
         differ = changed_settings(recipe_from_values(last.settings), effective)
@@ -166,7 +167,7 @@ class RunLog:
         if settings or surroundings or earlier:
             data = {"settings": settings, "surroundings": surroundings}
             self.decide("restart", step, data, who=user_name(), reason="")
-        return self.ledger.state
+        return self.ledger
 
     def close(self) -> None:
         """Write what is held, as far as possible."""

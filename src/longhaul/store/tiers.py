@@ -82,7 +82,7 @@ class Tiers:
 
     @property
     def _recorded(self) -> Mapping[int, CheckpointHealth]:
-        return self._run_log.ledger.state.checkpoint_health
+        return self._run_log.ledger.checkpoint_health
 
     @property
     def pending(self) -> frozenset[int]:

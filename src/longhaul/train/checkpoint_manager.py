@@ -54,12 +54,12 @@ class CheckpointManager:
 
     def __post_init__(self) -> None:
         self.folder = self._run_log.folder.checkpoints
-        self._decided = _decided(self._run_log.ledger.state)
+        self._decided = _decided(self._run_log.ledger)
 
     @property
     def saved_step(self) -> int | None:
         """Newest step whose checkpoint was read back; None if it was gone back behind since."""
-        health = self._run_log.ledger.state.checkpoint_health.get(self._saved_step or -1)
+        health = self._run_log.ledger.checkpoint_health.get(self._saved_step or -1)
         poisoned = health is not None and health.health == "poisoned"
         return None if poisoned else self._saved_step
 
@@ -118,7 +118,7 @@ class CheckpointManager:
         self._prune_due = False
         keep = self._trainer.settings.checkpoint
         there = catalogue(self.folder)
-        health = health_now(there, self._run_log.ledger.state.checkpoint_health)
+        health = health_now(there, self._run_log.ledger.checkpoint_health)
         snapshots = self._trainer.snapshots.kept()
         for checkpoint in to_remove(
             there,
@@ -137,7 +137,7 @@ class CheckpointManager:
 
     def offer(self) -> None:
         """Let other tiers have what they lack."""
-        self._decided = _decided(self._run_log.ledger.state)
+        self._decided = _decided(self._run_log.ledger)
         self._tiers.offer()
 
     def watch(self, record: StepRecord | Event) -> None:
@@ -147,7 +147,7 @@ class CheckpointManager:
             self._tiers.observe(record)
             # Decisions must not wait for the next checkpoint: a machine that is lost before would
             # bring a learning rate back that one has lowered.
-            now = _decided(self._run_log.ledger.state)
+            now = _decided(self._run_log.ledger)
             if any(part is not known for part, known in zip(now, self._decided, strict=True)):
                 self._decided = now
                 self._tiers.offer_run_log()

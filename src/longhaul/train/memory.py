@@ -193,7 +193,7 @@ def measure_as_ordered(recipe: Recipe, parts: Parts, ranks: World) -> None:
 
 def _settle(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
     _settle_evaluation(recipe, run_log, parts, say)
-    asked, ledger = recipe.batch.micro_sequences, run_log.ledger.state
+    asked, ledger = recipe.batch.micro_sequences, run_log.ledger
     in_force = ledger.override_at(PATH, parts.progress.position.step)
     if in_force is not None and in_force.who in (_WHO, RAN_OUT):
         answers_this = in_force.who == RAN_OUT and in_force.old == asked
@@ -231,7 +231,7 @@ def _fewest(shortages: Sequence[Event]) -> tuple[int, str]:
 
 
 def _find(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
-    earlier = run_log.ledger.state.withdrawn.get(PATH)
+    earlier = run_log.ledger.withdrawn.get(PATH)
     who = _WHO
     if earlier is not None and earlier.who in (_WHO, RAN_OUT):
         value, reason, who = earlier.value, earlier.reason, earlier.who

@@ -214,7 +214,7 @@ def settle_precision(recipe: Recipe, run_log: RunLog, device: torch.device, say:
         measured = measured or fastest_format(device, recipe)
         products = "bf16" if measured.format.compute == "bf16" else "float32"
         _decide(run_log, NEWTON_SCHULZ, products, measured.reason, "auto")
-    return with_formats(recipe, run_log.ledger.state)
+    return with_formats(recipe, run_log.ledger)
 
 
 def with_formats(recipe: Recipe, ledger: LedgerState) -> Recipe:
@@ -234,7 +234,7 @@ def measured_recipe(recipe: Recipe, device: torch.device) -> dict[str, Any]:
 def _begin(recipe: Recipe, run_log: RunLog, device: torch.device, say: Say) -> Choice | None:
     """Decide what computes from now on; None if nothing had to be measured."""
     last = run_log.history.last_segment
-    if earlier := run_log.ledger.state.withdrawn.get(COMPUTE):
+    if earlier := run_log.ledger.withdrawn.get(COMPUTE):
         _decide(run_log, COMPUTE, earlier.value, earlier.reason, "auto")
         return None
     before = (last.settings.get("precision") or {}).get("compute") if last else None
@@ -285,7 +285,7 @@ def _withdraw(recipe: Recipe, run_log: RunLog) -> None:
 
 
 def _in_force(run_log: RunLog, path: str) -> Override | None:
-    return run_log.ledger.state.override_at(path, 0)
+    return run_log.ledger.override_at(path, 0)
 
 
 def _decide(run_log: RunLog, path: str, value: object, reason: str, old: object) -> None:

@@ -78,7 +78,7 @@ class Recovery:
 
         Nothing is decided yet: a store that is silent costs time alone, and another state may do.
         """
-        known = self._run_log.ledger.state.checkpoint_health.get(state.step)
+        known = self._run_log.ledger.checkpoint_health.get(state.step)
         if known is None:
             return False
         manifest = known.manifest
@@ -204,14 +204,14 @@ class Recovery:
 
     def _checkpoints(self) -> list[Checkpoint]:
         run_log = self._run_log
-        return usable(run_log.folder.checkpoints, run_log.ledger.state.checkpoint_health)
+        return usable(run_log.folder.checkpoints, run_log.ledger.checkpoint_health)
 
     def _beyond(self, step: int) -> list[list[Any]]:
         """Step and manifest of every checkpoint that a rollback to a step makes unusable."""
         beyond = {(c.step, c.manifest_sha256) for c in self._checkpoints()}
         if self._tiers.any:
             # A tier may still have what was removed or replaced here, and would give it back.
-            recorded = self._run_log.ledger.state.checkpoint_health
+            recorded = self._run_log.ledger.checkpoint_health
             beyond |= {(saved, one) for saved in recorded for one in recorded[saved].unpoisoned}
             beyond |= self._tiers.unpoisoned()
         return [[saved, manifest] for saved, manifest in sorted(beyond) if saved > step]

@@ -157,7 +157,7 @@ def test_a_rollback_poisons_all_that_was_ever_saved_beyond_it_and_a_tier_may_hol
                  data={"checkpoint": step, "health": word, "manifest": manifest})
         for step, word, manifest in words
     )  # fmt: skip
-    run_log = SimpleNamespace(folder=room.folder, ledger=SimpleNamespace(state=ledger))
+    run_log = SimpleNamespace(folder=room.folder, ledger=ledger)
     tiers = SimpleNamespace(any=True, unpoisoned=lambda: {(5, "kept"), (15, "unknown")})
     recovery = Recovery(run_log, None, {}, print, tiers)
     assert recovery._beyond(6) == [[10, "first"], [10, "second"], [15, "unknown"]]

@@ -143,7 +143,7 @@ class TrainingLoop:
             self.trainer.enter(segment)
 
     def _decide(self) -> Draft | None:
-        ledger = self._run_log.ledger.state
+        ledger = self._run_log.ledger
         for step, manifest in self._health_monitor.passed_probation(ledger):
             self.checkpoint_manager.pass_probation(step, manifest)
         draft = self._health_monitor.draft(ledger)

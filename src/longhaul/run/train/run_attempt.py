@@ -67,7 +67,7 @@ def _run(
     ranks = None
     if place is not None:
         path, number = run_log.folder.path.resolve(), run_log.lease.attempt
-        ranks = lead(place, Briefing(str(path), recipe, number, run_log.ledger.state, threads))
+        ranks = lead(place, Briefing(str(path), recipe, number, run_log.ledger, threads))
         device = ranks.device
     saver, ledger = saver_of(attempt, ranks), run_log.history.ledger
     parts = build_parts(recipe, ledger, dataset, device, saver, run_log.time, ranks)
@@ -148,7 +148,7 @@ def _announce(
 ) -> Trainer:
     run_log, history, position = attempt.run_log, attempt.run_log.history, parts.progress.position
     # A start may have decided something already.
-    overrides = run_log.ledger.state.overrides_at(position.step)
+    overrides = run_log.ledger.overrides_at(position.step)
     effective = with_overrides(attempt.recipe, overrides)
     ledger = run_log.decide_restart(effective, prints, position.step)
     _say_what_differs(attempt, effective, parts.progress, prints)
