@@ -32,9 +32,10 @@ def steps_by_sql(folder):
 
 
 @pytest.fixture
-def written(folder, make_step, make_event, make_decision):
+def written(folder, make_step, make_event, make_decision, monkeypatch):
     """Two attempts with every awkward number, a damaged line and a torn tail."""
-    first = Journal(folder, 1, rotate_bytes=700)
+    monkeypatch.setattr("longhaul.logbook.journal._ROTATE_BYTES", 700)
+    first = Journal(folder, 1)
     awkward = [float("nan"), float("inf"), float("-inf"), 0.1 + 0.2, 5e-324, 1.7976931348623157e308]
     for step, value in enumerate(awkward, 1):
         first.append(

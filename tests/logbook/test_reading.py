@@ -95,10 +95,11 @@ def test_authors_and_kinds_are_merged_by_time_and_attempts_follow_each_other(
     assert len(list(read_journal(folder, events=False))) == 3
 
 
-def test_the_end_is_what_a_full_reading_ends_with(folder, make_step, make_event):
+def test_the_end_is_what_a_full_reading_ends_with(folder, make_step, make_event, monkeypatch):
+    monkeypatch.setattr("longhaul.logbook.journal._ROTATE_BYTES", 4000)
     generator = random.Random(7)
     for attempt in (1, 2, 3):
-        journal = Journal(folder, attempt, rotate_bytes=4000)
+        journal = Journal(folder, attempt)
         for step in range(1, 40):
             time = attempt * 1000.0 + step
             journal.append(make_step(step, attempt=attempt, time=time))

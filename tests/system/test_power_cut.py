@@ -120,9 +120,12 @@ def test_a_decision_and_the_name_of_its_journal(disk, tmp_path: Path) -> None:
     assert disk.keeps(file)
 
 
-def test_a_decision_after_the_journal_has_begun_another_file(disk, tmp_path: Path) -> None:
+def test_a_decision_after_the_journal_has_begun_another_file(
+    disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longhaul.logbook.journal._ROTATE_BYTES", 1)
     folder = create_run(tmp_path / "trial", FakeClock())
-    journal = Journal(folder, 1, rotate_bytes=1)
+    journal = Journal(folder, 1)
     for step in range(3):
         journal.append_durably(Event(kind="note", attempt=1, step=step, time=1.0))
     files = list(folder.journal.glob("*.jsonl"))

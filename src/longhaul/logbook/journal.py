@@ -16,7 +16,9 @@ from longhaul.logbook.folder import DISK_FULL, Reserve, RunFolder
 from longhaul.logbook.reading import TORN, JournalFile, journal_files
 
 _ROTATE_BYTES = 64 << 20
+"""Of a file, past which a new one is begun."""
 _MOST_HELD_LINES = 20_000
+"""Kept in memory while nothing can be written."""
 _REFILL_EVERY = 256
 """Records between two looks at whether the reserve must be set aside again."""
 
@@ -26,8 +28,6 @@ class Journal:
 
     Its files are named by the attempt and the author, such as `pilot` or `supervisor`. The fence
     `still_owner` is asked before every decision; what an attempt records of itself needs none.
-    Past `rotate_bytes` a new file is begun; while nothing can be written, `most_held_lines` lines
-    are kept in memory.
     """
 
     def __init__(
@@ -37,21 +37,17 @@ class Journal:
         author: str = "pilot",
         *,
         still_owner: Callable[[], bool] = lambda: True,
-        rotate_bytes: int = _ROTATE_BYTES,
-        most_held_lines: int = _MOST_HELD_LINES,
     ) -> None:
         self._attempt = attempt
         self._still_owner = still_owner
-        self._most_held_lines = most_held_lines
         self._reserve = Reserve(folder.reserve)
         self._reserve.refill()
-        self._steps = _Stream(folder.journal, attempt, author, False, rotate_bytes)
-        self._events = _Stream(folder.journal, attempt, author, True, rotate_bytes)
+        self._steps = _Stream(folder.journal, attempt, author, False)
+        self._events = _Stream(folder.journal, attempt, author, True)
         self._lock = threading.Lock()
         self._until_refill = _REFILL_EVERY
         self._unreported = 0
-        self.dropped = 0
-        """Records lost for good, because more waited than memory was set aside for."""
+        """Records lost for good, as too many waited, of which the journal does not tell yet."""
 
     @property
     def held(self) -> int:
@@ -63,10 +59,9 @@ class Journal:
         with self._lock:
             stream = self._steps if isinstance(record, StepRecord) else self._events
             stream.held.append(_encoded(record))
-            while self.held > self._most_held_lines:
+            while self.held > _MOST_HELD_LINES:
                 # Steps first: the next step tells much the same, no other line repeats an event.
                 (self._steps.held or self._events.held).popleft()
-                self.dropped += 1
                 self._unreported += 1
             with suppress(OSError):
                 self._write_held(self._events)
@@ -134,12 +129,9 @@ class Journal:
 class _Stream:
     """Steps, or events and decisions: a row of files, the last of which is written."""
 
-    def __init__(
-        self, journal: Path, attempt: int, author: str, events: bool, rotate_bytes: int
-    ) -> None:
+    def __init__(self, journal: Path, attempt: int, author: str, events: bool) -> None:
         self.held: deque[bytes] = deque()
         self._journal = journal
-        self._rotate_bytes = rotate_bytes
         self._descriptor: int | None = None
         self._name_is_durable = False
         self._file = JournalFile(attempt, 1, author, events)
@@ -155,7 +147,7 @@ class _Stream:
     def _append(self, line: bytes, durably: bool) -> None:
         descriptor = self._opened()
         begin = os.lseek(descriptor, 0, os.SEEK_END)
-        if begin >= self._rotate_bytes:
+        if begin >= _ROTATE_BYTES:
             self.close()
             self._file = replace(self._file, rotation=self._file.rotation + 1)
             descriptor, begin = self._opened(), 0
