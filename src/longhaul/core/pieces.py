@@ -7,6 +7,7 @@ shard dimension.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,12 @@ def cut_evenly(length: int, ways: int) -> tuple[tuple[int, int], ...]:
 
 def cut_parts(parts: Sequence[int], ways: int, axis: int = 0) -> Cut:
     """Maps of these lengths along `axis`, each cut evenly: a rank holds one stretch of each."""
-    spans: list[list[tuple[int, int]]] = [[] for _ in range(ways)]
-    begin = 0
-    for part in parts:
-        for way, (first, length) in enumerate(cut_evenly(part, ways)):
-            spans[way].append((begin + first, length))
-        begin += part
-    return Cut(axis, tuple(tuple(of_rank) for of_rank in spans))
+    begins = accumulate(parts, initial=0)
+    cuts = [
+        [(begin + first, length) for first, length in cut_evenly(part, ways)]
+        for begin, part in zip(begins, parts, strict=False)
+    ]
+    return Cut(axis, tuple(zip(*cuts, strict=True)))
 
 
 def pieces_of(
@@ -112,10 +112,7 @@ def pieces_of(
 
 
 def _rectangles(
-    shape: tuple[int, ...],
-    axis: int,
-    spans: Sequence[tuple[int, int]],
-    window: tuple[int, int],
+    shape: tuple[int, ...], axis: int, spans: Sequence[tuple[int, int]], window: tuple[int, int]
 ) -> Iterator[Piece]:
     first_row, num_rows = window
     at = 0

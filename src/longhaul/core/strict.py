@@ -2,13 +2,13 @@
 size and depth, and nothing in them is run.
 """
 
-import errno
 import json
 import os
 import re
 import stat
 import tomllib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -199,20 +199,14 @@ def lines_backwards(path: Path, most: Bytes = MOST_BYTES) -> Iterator[bytes]:
 
 def entries_of(folder: Path) -> list[str]:
     """The names in a folder, if there is one; a `DamagedFile` if more than a run can have."""
-    names: list[str] = []
     try:
         with os.scandir(folder) as entries:
-            for entry in entries:
-                names.append(entry.name)
-                if len(names) > MOST_ENTRIES:
-                    raise DamagedFile(
-                        f"{folder}: more than {MOST_ENTRIES:,} entries, and no run has as many",
-                        _REMEDY,
-                    )
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            return []
-        raise
+            names = [entry.name for entry in islice(entries, MOST_ENTRIES + 1)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    if len(names) > MOST_ENTRIES:
+        many = f"{folder}: more than {MOST_ENTRIES:,} entries, and no run has as many"
+        raise DamagedFile(many, _REMEDY)
     return names
 
 

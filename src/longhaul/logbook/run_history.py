@@ -108,9 +108,7 @@ def _unopened(events: list[Record]) -> Decision | None:
 
 def _unanswered(events: list[Record]) -> tuple[Event, ...]:
     # What runs out ends its attempt, so an answer comes in a later one.
-    answered: dict[object, int] = {}
-    for decision in _decisions(events):
-        answered[decision.data.get("path")] = decision.attempt
+    answered = {decision.data.get("path"): decision.attempt for decision in _decisions(events)}
     return tuple(
         event
         for event in _of_kind(events, EventKind.OUT_OF_MEMORY)

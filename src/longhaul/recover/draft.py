@@ -259,11 +259,7 @@ def _stop(plan: Plan, verdict: Verdict, situation: Situation) -> Plan:
 
 
 def _redrafted(
-    plan: Plan,
-    remedy: Remedy,
-    situation: Situation,
-    headline: str,
-    failed: tuple[float, ...] = (),
+    plan: Plan, remedy: Remedy, situation: Situation, headline: str, failed: tuple[float, ...] = ()
 ) -> Plan:
     redrafted = draft(
         situation, remedy, headline,
