@@ -43,7 +43,7 @@ from benchmarks.common import (
     write_results,
 )
 
-from longhaul.core.records import StepRecord
+from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.segments import read_segments
@@ -188,7 +188,7 @@ class Ours:
         _, seconds, memory_mb = run_whole(command, self._room)
         folder = RunFolder(self._room / runs / recipe)
         times = [r.time for r in read_journal(folder, events=False) if isinstance(r, StepRecord)]
-        happened = [r for r in read_journal(folder, steps=False) if r.KIND == "event"]
+        happened = [r for r in read_journal(folder, steps=False) if isinstance(r, Event)]
         loss = float(next(r for r in happened if r.kind == "finished").data["loss"])
         rate = TOKENS_PER_STEP * (len(times) - 21) / (times[-1] - times[20])
         compute = read_segments(folder)[-1].settings["precision"]["compute"]

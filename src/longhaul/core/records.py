@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from longhaul.core.errors import LonghaulError
 from longhaul.core.strict import parse_json
@@ -37,8 +37,6 @@ Spent = Annotated[Seconds, _Read(ge=-LAST_MOMENT, le=LAST_MOMENT)]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
     """One completed optimizer step, as judged and kept. Everything scheduled is carried along."""
-
-    KIND: ClassVar[str] = "step"
 
     attempt: Whole
     segment: str
@@ -102,8 +100,6 @@ the run is being harmed now."""
 class Finding:
     """What the judgement sees in the records of a run. Kinds are listed in `diagnose/`."""
 
-    KIND: ClassVar[str] = "finding"
-
     kind: str
     severity: Severity
     attempt: Whole
@@ -125,8 +121,6 @@ class Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened to the run other than a step; `EventKind`: what `data` carries."""
-
-    KIND: ClassVar[str] = "event"
 
     kind: str
     attempt: Whole
@@ -162,8 +156,6 @@ class Decision:
              "verdict": {"cause", "rung", "sentence"} of replays made before it, or null}
     """
 
-    KIND: ClassVar[str] = "decision"
-
     kind: str
     attempt: Whole
     segment: str = ""
@@ -178,6 +170,9 @@ class Decision:
 
 
 Record = StepRecord | Finding | Event | Decision
+_WORDS: dict[type[Record], str] = {
+    StepRecord: "step", Finding: "finding", Event: "event", Decision: "decision",
+}  # fmt: skip
 
 
 Where = Literal["memory", "disk", "remote"]
@@ -212,7 +207,7 @@ def finite_or_word(value: Any) -> Any:
 
 def to_line(record: Record) -> str:
     """One JSON object without a newline."""
-    body = {"record": record.KIND} | asdict(record)
+    body = {"record": _WORDS[type(record)]} | asdict(record)
     return json.dumps(finite_or_word(body), ensure_ascii=False, separators=(",", ":"), default=str)
 
 
@@ -234,4 +229,4 @@ def from_line(line: str | bytes) -> Record:
 def _readers() -> dict[str, "TypeAdapter[Record]"]:
     from pydantic import TypeAdapter
 
-    return {kind.KIND: TypeAdapter(kind) for kind in (StepRecord, Finding, Event, Decision)}
+    return {word: TypeAdapter(kind) for kind, word in _WORDS.items()}
