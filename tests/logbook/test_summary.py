@@ -73,7 +73,7 @@ def test_steps_and_time_of_each_segment(folder, make_step, make_event):
     first.close()
     second.close()
     with connect(folder) as connection:
-        found = stretches(connection)
+        found = stretches(connection, {})
         assert time_by_segment(connection) == {"1.00": 3.0, "1.01": 8.0}
         assert time_by_bucket(connection) == {
             "training": 3.0, "idle": 1000.0, "restart": 4.0, "redone": 4.0,

@@ -21,7 +21,7 @@ def grow(openings, made, events=(), live=False):
     stretches = {
         name: Stretch(name, first, last, 1e-3, 3.0) for name, (first, last) in made.items()
     }
-    return {b.number: b for b in branches(openings, stretches, events, {}, {}, live=live)}
+    return {b.number: b for b in branches(openings, stretches, events, {}, live=live)}
 
 
 def test_a_rollback_tells_from_where_to_where_and_what_it_cost(make_opening):
@@ -81,7 +81,7 @@ def test_parents_in_a_circle_do_not_hang_the_reader(make_opening):
 
 
 def test_a_segment_without_steps_and_a_run_without_segments(make_opening, folder):
-    (only,) = branches([make_opening()], {}, [], {}, {}, live=False)
+    (only,) = branches([make_opening()], {}, [], {}, live=False)
     assert (only.steps_lost, only.ending) == (0, "died at step 0")
     with connect(folder) as connection:
         assert read_branches(folder, connection, [], live=False) == ()

@@ -57,6 +57,8 @@ class Stretch:
     """At the last step."""
     redone: int = 0
     """How many of its steps an earlier attempt or segment had made already and lost."""
+    seconds_lost: Seconds = 0.0
+    """What its steps took that the run's present weights do not hold."""
 
 
 def summarize(folder: RunFolder, clock: Clock) -> RunSummary:
@@ -112,12 +114,16 @@ def evaluations(records: Sequence[Record]) -> list[Event]:
     return [event for event in found if event.data.get("loss") is not None]
 
 
-def stretches(connection: duckdb.DuckDBPyConnection) -> dict[str, Stretch]:
-    """Segment → its steps, for every segment that made one."""
+def stretches(connection: duckdb.DuckDBPyConnection, kept: Mapping[str, int]) -> dict[str, Stretch]:
+    """Segment → its steps, for every segment that made one; `kept` as of `kept_until`."""
     rows = connection.execute(
         "SELECT segment, min(step), max(step), "
         "last(learning_rate ORDER BY attempt, step), last(loss ORDER BY attempt, step), "
-        "count(*) FILTER (redone) FROM steps GROUP BY segment"
+        "count(*) FILTER (redone), "
+        "coalesce(sum(list_sum(map_values(seconds))) FILTER (step > kept), 0) FROM steps "
+        "LEFT JOIN (SELECT unnest(?::VARCHAR[]) AS segment, unnest(?::BIGINT[]) AS kept) "
+        "USING (segment) GROUP BY segment",
+        [list(kept), list(kept.values())],
     ).fetchall()
     return {row[0]: Stretch(*row) for row in rows}
 
@@ -159,8 +165,6 @@ class Branch:
     """Last step whose update the run's present weights hold; steps beyond it were lost."""
     seconds: Seconds
     """Booked by its records, idle time before a restart left out."""
-    seconds_lost: Seconds = 0.0
-    """Of these, what its lost steps took."""
 
     @property
     def number(self) -> str:
@@ -174,6 +178,11 @@ class Branch:
             return 0
         return max(0, self.stretch.last_step - max(self.kept_until, self.stretch.first_step - 1))
 
+    @property
+    def seconds_lost(self) -> Seconds:
+        """What these took."""
+        return self.stretch.seconds_lost if self.stretch else 0.0
+
 
 def kept_until(openings: Sequence[SegmentOpening]) -> dict[str, int]:
     """Segment → last step that the run's present weights hold.
@@ -183,13 +192,13 @@ def kept_until(openings: Sequence[SegmentOpening]) -> dict[str, int]:
     """
     known = {opening.number: opening for opening in openings}
     kept = {str(opening.number): opening.step for opening in openings}
-    limit = None
+    limit = _NO_LIMIT
     current = by_opening(openings)[-1] if openings else None
     seen = set()
     while current is not None and current.number not in seen:
         seen.add(current.number)
-        kept[str(current.number)] = _NO_LIMIT if limit is None else limit
-        limit = current.step if limit is None else min(limit, current.step)
+        kept[str(current.number)] = limit
+        limit = min(limit, current.step)
         current = known.get(current.parent) if current.parent else None
     return kept
 
@@ -199,11 +208,10 @@ def branches(
     made: Mapping[str, Stretch],
     events: Sequence[Record],
     seconds: Mapping[str, Seconds],
-    seconds_lost: Mapping[str, Seconds],
     *,
     live: bool,
 ) -> tuple[Branch, ...]:
-    """One branch a segment, by number; see `stretches`, `time_by_segment` and `time_lost`."""
+    """One branch a segment, by number; see `stretches` and `time_by_segment`."""
     kept = kept_until(openings)
     newest = by_opening(openings)[-1:] if live else ()
     grown = []
@@ -216,7 +224,6 @@ def branches(
             Branch(
                 opening=opening, stretch=stretch, outcome=outcome, ending=ending,
                 kept_until=kept[name], seconds=seconds.get(name, 0.0),
-                seconds_lost=seconds_lost.get(name, 0.0),
             )
         )  # fmt: skip
     return tuple(grown)
@@ -231,22 +238,8 @@ def read_branches(
 ) -> tuple[Branch, ...]:
     """The branches of the run in `folder`, whose journal `connection` queries."""
     openings = read_segments(folder)
-    lost = time_lost(connection, kept_until(openings))
-    made, seconds = stretches(connection), time_by_segment(connection)
-    return branches(openings, made, events, seconds, lost, live=live)
-
-
-def time_lost(connection: duckdb.DuckDBPyConnection, kept: Mapping[str, int]) -> dict[str, Seconds]:
-    """Segment → seconds of its steps beyond the last one kept (`kept_until`)."""
-    if not kept:
-        return {}
-    rows = connection.execute(
-        "SELECT segment, sum(list_sum(map_values(seconds))) FROM steps "
-        "JOIN (SELECT unnest(?) AS segment, unnest(?) AS kept) USING (segment) "
-        "WHERE step > kept GROUP BY segment",
-        [list(kept), list(kept.values())],
-    ).fetchall()
-    return {segment: seconds for segment, seconds in rows if seconds is not None}
+    made, seconds = stretches(connection, kept_until(openings)), time_by_segment(connection)
+    return branches(openings, made, events, seconds, live=live)
 
 
 _NO_LIMIT = (1 << 63) - 1
