@@ -25,6 +25,7 @@ from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe
 from longhaul.core.clocks import RealClock, TimeBuckets
 from longhaul.core.faults import HANDLERS, Point, register
+from longhaul.core.signals import StopRequest
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
@@ -38,7 +39,7 @@ from longhaul.parallel.world import form_world, meet, part
 from longhaul.run.train.follower import carry_out, train_until_ended
 from longhaul.run.train.rank_health import verdict_of
 from longhaul.supervise.ranks.stragglers import StragglerWatch
-from longhaul.train.coordinator import Follower, RankZero, StopRequests
+from longhaul.train.coordinator import Follower, RankZero
 from longhaul.train.orders import End
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.rank_comparison import RankComparison
@@ -138,7 +139,7 @@ def run(case: Case, place: Place, control: Any, dataset: Dataset) -> dict[str, A
         clock=clock,
         ranks=world,
     )  # fmt: skip
-    wishes = StopRequests(lambda: 0, lambda _: None)
+    wishes = StopRequest(print)
     coordinator = (
         RankZero(parts, wishes)
         if place.rank == 0

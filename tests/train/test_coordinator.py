@@ -16,8 +16,6 @@ from longhaul.train.coordinator import (
     Ended,
     Follower,
     RankZero,
-    StopRequests,
-    stop_requests_of,
 )
 from longhaul.train.orders import End, Evaluate, Order, SaveEvery, Stop
 from longhaul.train.parts import Parts
@@ -57,16 +55,16 @@ def parts_with(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_with_nothing_to_order_a_boundary_is_one_word(parts_with) -> None:
-    channel, heard = Channel(), []
-    rank_zero = RankZero(parts_with(channel), StopRequests(lambda: NO_REQUEST, heard.append))
+    channel, asked = Channel(), StopRequest(print)
+    rank_zero = RankZero(parts_with(channel), asked)
     rank_zero.begin()
     assert channel.words == 1
     assert list(rank_zero.boundary([RECORD])) == [RECORD]
-    assert (channel.words, heard) == (2, [NO_REQUEST, NO_REQUEST])
+    assert (channel.words, asked.exit_code) == (2, None)
 
 
 def test_orders_are_given_at_boundaries_alone(parts_with) -> None:
-    rank_zero = RankZero(parts_with(Channel()), StopRequests(lambda: NO_REQUEST, lambda _: None))
+    rank_zero = RankZero(parts_with(Channel()), StopRequest(print))
     rank_zero.order(SaveEvery(7))
     rank_zero.begin()
     with pytest.raises(ValueError, match=r"Stop.*under way"):
@@ -83,9 +81,7 @@ def test_orders_are_given_at_boundaries_alone(parts_with) -> None:
 def test_a_follower_carries_orders_out_in_turn_until_the_word_to_go_on(parts_with) -> None:
     done: list[Order] = []
     channel = Channel(SaveEvery(7), NO_REQUEST, Evaluate(256), Stop(), NO_REQUEST)
-    follower = Follower(
-        parts_with(channel), StopRequests(lambda: NO_REQUEST, lambda _: None), done.append
-    )
+    follower = Follower(parts_with(channel), StopRequest(print), done.append)
     follower.begin()
     assert done == [SaveEvery(7)]
     assert list(follower.boundary([RECORD])) == [], "its records are nobody's"
@@ -97,12 +93,12 @@ def test_a_follower_ends_with_rank_zero_and_not_before(parts_with) -> None:
         assert isinstance(order, End)
         raise Ended(order.exit_code)
 
-    stop_requests = StopRequests(lambda: NO_REQUEST, lambda _: None)
+    asked = StopRequest(print)
     with pytest.raises(Ended) as ended:
-        Follower(parts_with(Channel(End(16))), stop_requests, carry_out).end()
+        Follower(parts_with(Channel(End(16))), asked, carry_out).end()
     assert ended.value.exit_code == 16
     with pytest.raises(ValueError, match="went on after its last step"):
-        Follower(parts_with(Channel()), stop_requests, carry_out).end()
+        Follower(parts_with(Channel()), asked, carry_out).end()
 
 
 def test_one_process_has_nobody_to_order(parts_with) -> None:
@@ -118,14 +114,24 @@ def test_an_order_arrives_as_it_was_given() -> None:
     assert pickle.loads(pickle.dumps(order)) == order  # noqa: S301 (as torch's broadcast does)
 
 
-def test_what_any_rank_was_asked_is_asked_of_all_and_the_first_word_stands() -> None:
-    said: list[str] = []
-    stop_request = StopRequest(said.append)
-    stop_requests = stop_requests_of(stop_request)
-    assert stop_requests.own() == NO_REQUEST
-    stop_requests.hear(NO_REQUEST)
-    assert stop_request.exit_code is None
-    stop_requests.hear(int(ExitCode.START_AGAIN))
-    assert stop_request.exit_code == ExitCode.START_AGAIN == stop_requests.own()
-    stop_requests.hear(int(ExitCode.INTERRUPTED))
-    assert stop_request.exit_code == ExitCode.START_AGAIN
+def test_what_any_rank_was_asked_is_asked_of_all_and_the_first_word_stands(parts_with) -> None:
+    asked = StopRequest(print)
+    channel = Channel(NO_REQUEST, ExitCode.START_AGAIN, ExitCode.INTERRUPTED)
+    rank_zero = RankZero(parts_with(channel), asked)
+    rank_zero.begin()
+    assert asked.exit_code is None
+    list(rank_zero.boundary([RECORD]))
+    assert asked.exit_code is ExitCode.START_AGAIN
+    list(rank_zero.boundary([RECORD]))
+    assert asked.exit_code is ExitCode.START_AGAIN
+
+
+def test_a_rank_says_what_it_was_asked_itself(parts_with, monkeypatch) -> None:
+    asked, channel = StopRequest(print), Channel()
+    said: list[int] = []
+    monkeypatch.setattr(channel, "highest", lambda word: said.append(word) or word)
+    follower = Follower(parts_with(channel), asked, print)
+    follower.begin()
+    asked.exit_code = ExitCode.START_AGAIN
+    list(follower.boundary([RECORD]))
+    assert said == [NO_REQUEST, ExitCode.START_AGAIN]

@@ -10,9 +10,9 @@ import longhaul.train.elastic
 from longhaul.core.records import Decision, StepRecord
 from longhaul.data.batches import IGNORED, Batch, BatchRequest
 from longhaul.parallel.replicas import Deal
-from longhaul.run.train.elastic import among_replicas
+from longhaul.run.train.elastic import place_of
 from longhaul.train.coordinator import Coordinator, OneProcessOnly
-from longhaul.train.elastic import ElasticStep, LeadingReplica, Outrun, Place, own_share
+from longhaul.train.elastic import ElasticStep, Outrun, Place, own_share
 from longhaul.train.trainer import Trainer
 
 RATE = 1e-3
@@ -137,14 +137,13 @@ def test_gauges_of_a_lost_step_are_forgotten(make_trainer) -> None:
 
 def test_who_has_no_place_among_replicas_trains_as_one_process(make_trainer) -> None:
     trainer, plain = make_trainer(), make_trainer()
-    alone = Coordinator()
-    assert among_replicas(plain._parts, alone) is alone
+    assert place_of(plain._parts) is None
     step = elastic(trainer, None)
-    assert among_replicas(trainer._parts, alone) is alone
+    assert place_of(trainer._parts) is None
     figures = step(batch_of(trainer), 16, RATE, False)
     assert torch.equal(figures, plain.training_step(batch_of(plain), 16, RATE, False))
     step.place = Agreement([], [])
-    assert isinstance(among_replicas(trainer._parts, alone), LeadingReplica)
+    assert place_of(trainer._parts) is step.place
 
 
 class Meeting:
@@ -275,7 +274,7 @@ def test_what_is_given_to_a_peer_runs_no_code(placed) -> None:
 
 def test_whatever_is_decided_the_others_have_by_the_pilots_state(placed) -> None:
     leader, place = placed(0)
-    leader.coordinator = LeadingReplica(place, Coordinator())
+    leader.coordinator = Coordinator(place)
     skip = {"begin": 8, "end": 16}
     leader.apply(Decision(kind="skip", attempt=1, step=0, time=0.0, who="us", reason="", data=skip))
     assert place.replicas.led == 1

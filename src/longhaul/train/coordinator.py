@@ -4,12 +4,11 @@ What follows from settings and position alone all ranks do without a word. For t
 listen at every boundary: rank 0 gives its orders, and then the word to go on, which is reduced over
 all ranks, so that rank 0 also learns what signals asked of any of them. Without orders it is the
 only collective of a boundary: eight bytes on the CPU, 0.3 ms for 2 ranks on 2 cores and 1.1 ms for
-4. Replicas have coordinators of their own (`elastic.py`).
+4.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.records import Event, StepRecord
@@ -17,6 +16,9 @@ from longhaul.core.signals import StopRequest
 from longhaul.train.orders import Order
 from longhaul.train.parts import Parts
 from longhaul.train.rank_comparison import RankComparison
+
+if TYPE_CHECKING:
+    from longhaul.train.elastic import Place
 
 NO_REQUEST = 0
 _ORDER = 1 << 20
@@ -35,44 +37,31 @@ class Ended(Exception):
         self.exit_code = exit_code
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequests:
-    """What signals have asked for, as numbers; the highest one wins."""
-
-    own: Callable[[], int]
-    """What this process was asked; `NO_REQUEST` if nothing."""
-    hear: Callable[[int], None]
-    """Takes what any process was asked."""
-
-
-def stop_requests_of(stop_request: StopRequest) -> StopRequests:
-    """What signals ask of this process, as a number among ranks."""
-
-    def hear(word: int) -> None:
-        if word != NO_REQUEST and stop_request.exit_code is None:
-            stop_request.exit_code = ExitCode(word)
-
-    return StopRequests(lambda: int(stop_request.exit_code or NO_REQUEST), hear)
-
-
 class Coordinator:
-    """Of one process, which has nobody to coordinate with; the others build on it."""
+    """Of one process, which has nobody to coordinate with; the others build on it.
 
-    keeps_run = True
-    """Whether this process has a part in evaluations, saves and snapshots."""
+    With a `place` among replicas, what this one is told the others have by its state; but a replica
+    that does not keep the run only makes steps.
+    """
 
-    @property
-    def comparison(self) -> RankComparison | None:
-        """What ranks are compared in; None where there is one."""
-        return None
+    comparison: RankComparison | None = None
+    """What ranks are compared in; None where there is one."""
+
+    def __init__(self, place: "Place | None" = None, keeps_run: bool = True) -> None:
+        self.keeps_run = keeps_run
+        """Whether this process has a part in evaluations, saves and snapshots."""
+        self._place = place
 
     @property
     def at_boundary(self) -> bool:
-        """Whether decisions may be applied now: no step is under way on any rank."""
+        """Whether decisions may be applied now: no step is under way on any rank of this replica;
+        other replicas never wait for this one.
+        """
         return True
 
     def begin(self) -> None:
-        """All begin to make steps."""
+        """All begin to make steps; of a leader that was away, replicas go on from its ledger."""
+        self.state_changed()
 
     def boundary(self, records: Iterable[StepRecord | Event]) -> Iterator[StepRecord | Event]:
         """The records that this process is given, and then what others order."""
@@ -90,33 +79,45 @@ class Coordinator:
             self.order(order)
 
     def completed(self, record: StepRecord) -> None:
-        """A step is complete."""
+        """A step is complete; replicas keep its record for a leader that is away."""
+        if self._place is not None:
+            self._place.remember(record)
 
     def state_changed(self) -> None:
-        """A decision or a rollback has changed the training state."""
+        """A decision or a rollback has changed the training state, which all others are to have."""
+        if self._place is not None and self.keeps_run:
+            self._place.lead()
 
     def copies_on_host(self, copies: int) -> int:
         """So many copies of every process's training state on this host, or `OneProcessOnly`."""
+        if self._place is not None:  # the others would wait for steps that are replayed
+            raise OneProcessOnly(
+                "steps are replayed by one process alone, and this run has replicas"
+            )
         return copies
 
 
 class _AmongRanks(Coordinator):
     """What rank 0 and the others have in common."""
 
-    def __init__(self, parts: Parts, stop_requests: StopRequests) -> None:
+    comparison: RankComparison
+
+    def __init__(
+        self, parts: Parts, stop_request: StopRequest, place: "Place | None" = None
+    ) -> None:
+        super().__init__(place)
         assert parts.ranks is not None
         self._control = parts.ranks.control
-        self._stop_requests = stop_requests
-        self._comparison = RankComparison(parts)
-
-    @property
-    def comparison(self) -> RankComparison:
-        """What ranks are compared in."""
-        return self._comparison
+        self._stop_request = stop_request
+        self.comparison = RankComparison(parts)
 
     def copies_on_host(self, copies: int) -> int:
         """All ranks of this node lend theirs at once."""
-        return copies * self._comparison.ranks_here
+        return super().copies_on_host(copies) * self.comparison.ranks_here
+
+    def _agreed_word(self) -> int:
+        """The highest word of all ranks: what signals asked of them, or that an order follows."""
+        return self._control.highest(int(self._stop_request.exit_code or NO_REQUEST))
 
 
 class RankZero(_AmongRanks):
@@ -124,9 +125,7 @@ class RankZero(_AmongRanks):
     `Trainer.enter` is its own affair, as segments are written in its records alone.
     """
 
-    def __init__(self, parts: Parts, stop_requests: StopRequests) -> None:
-        super().__init__(parts, stop_requests)
-        self._listened_to = 1  # until the first step, and again after the last one
+    _listened_to = 1  # until the first step, and again after the last one
 
     @property
     def at_boundary(self) -> bool:
@@ -135,6 +134,7 @@ class RankZero(_AmongRanks):
 
     def begin(self) -> None:
         """The others begin with this one."""
+        super().begin()
         self._go_on()
 
     def boundary(self, records: Iterable[StepRecord | Event]) -> Iterator[StepRecord | Event]:
@@ -156,7 +156,9 @@ class RankZero(_AmongRanks):
 
     def _go_on(self) -> None:
         self._listened_to -= 1
-        self._stop_requests.hear(self._control.highest(self._stop_requests.own()))
+        word = self._agreed_word()
+        if word != NO_REQUEST and self._stop_request.exit_code is None:
+            self._stop_request.exit_code = ExitCode(word)
 
 
 class Follower(_AmongRanks):
@@ -167,16 +169,18 @@ class Follower(_AmongRanks):
     def __init__(
         self,
         parts: Parts,
-        stop_requests: StopRequests,
+        stop_request: StopRequest,
         carry_out: Callable[[Any], None],
         reached: Callable[[int], None] = lambda step: None,
+        place: "Place | None" = None,
     ) -> None:
-        super().__init__(parts, stop_requests)
+        super().__init__(parts, stop_request, place)
         self._carry_out = carry_out
         self._reached = reached
 
     def begin(self) -> None:
         """What rank 0 decides before its first step."""
+        super().begin()
         self._listen()
 
     def boundary(self, records: Iterable[StepRecord | Event]) -> Iterator[StepRecord | Event]:
@@ -194,5 +198,5 @@ class Follower(_AmongRanks):
 
     def _listen(self) -> None:
         """Carry out orders until the word to go on."""
-        while self._control.highest(self._stop_requests.own()) == _ORDER:
+        while self._agreed_word() == _ORDER:
             self._carry_out(self._control.share())

@@ -12,7 +12,6 @@ Shapes: B sequences of a batch, T tokens of a sequence.
 import json
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,17 +25,14 @@ from longhaul.checkpoint.capture import (
     hand_back,
 )
 from longhaul.core.errors import ExitCode, LonghaulError
-from longhaul.core.records import Event, StepRecord, from_line, to_line
+from longhaul.core.records import StepRecord, from_line, to_line
 from longhaul.core.units import Seconds
 from longhaul.data.batches import IGNORED, Batch, share_of
 from longhaul.model.device import on, to_device
 from longhaul.optim.sharding import own_part
 from longhaul.parallel.replicas import Deal, Replicas, State, Within
 from longhaul.parallel.world import World
-from longhaul.train.coordinator import Coordinator, OneProcessOnly
 from longhaul.train.effective import parts_for
-from longhaul.train.orders import Order
-from longhaul.train.rank_comparison import RankComparison
 from longhaul.train.state import Progress, training_state
 from longhaul.train.step import TrainingStep
 
@@ -235,65 +231,3 @@ def _within(ranks: World | None) -> Within | None:
         return None
     store = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return Within(ranks.rank, ranks.size, store, ranks.control.agree)
-
-
-class LeadingReplica(Coordinator):
-    """Of the replica that keeps the run's log: what it is told, the others have by its state; the
-    coordinator `within` is that of its own processes.
-    """
-
-    def __init__(self, place: Place, within: Coordinator) -> None:
-        self._place = place
-        self._within = within
-
-    @property
-    def comparison(self) -> RankComparison | None:
-        """Of the processes of this replica."""
-        return self._within.comparison
-
-    @property
-    def at_boundary(self) -> bool:
-        """Whether the replica's other processes listen; other replicas never wait for this one."""
-        return self._within.at_boundary
-
-    def begin(self) -> None:
-        """All begin; of a leader that was away, the others go on from its ledger."""
-        self._place.lead()
-        self._within.begin()
-
-    def boundary(self, records: Iterable[StepRecord | Event]) -> Iterator[StepRecord | Event]:
-        """As within this replica."""
-        return self._within.boundary(records)
-
-    def end(self) -> None:
-        """As within this replica."""
-        self._within.end()
-
-    def order(self, order: Order) -> None:
-        """Let the other processes of this replica do it."""
-        self._within.order(order)
-
-    def completed(self, record: StepRecord) -> None:
-        """Keep the record for a leader that is away."""
-        self._place.remember(record)
-
-    def state_changed(self) -> None:
-        """All others are to have the new state."""
-        self._place.lead()
-
-    def copies_on_host(self, copies: int) -> int:
-        """OneProcessOnly, always: the others would wait for steps that are replayed."""
-        raise OneProcessOnly("steps are replayed by one process alone, and this run has replicas")
-
-
-class Companion(Coordinator):
-    """Of every other replica: it makes steps, and nothing else."""
-
-    keeps_run = False
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-
-    def completed(self, record: StepRecord) -> None:
-        """Keep the record for a leader that is away."""
-        self._place.remember(record)

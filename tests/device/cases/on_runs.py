@@ -27,7 +27,7 @@ from longhaul.run.diagnose.rerun import on_device
 from longhaul.run.train.build import build_parts
 from longhaul.run.train.elastic import _device
 from longhaul.train.coordinator import Coordinator
-from longhaul.train.elastic import LeadingReplica, Place
+from longhaul.train.elastic import Place
 from longhaul.train.sampling import sample_tokens
 from longhaul.train.state import training_state
 from longhaul.train.trainer import Identity, Trainer
@@ -68,7 +68,7 @@ def make_trainer(fake, dataset, tmp_path):
         coordinator = None
         if replica:
             place = Place(1, "", parts.step, parts.progress, 1.0)
-            coordinator = LeadingReplica(place, Coordinator())
+            coordinator = Coordinator(place)
         return Trainer(recipe, LedgerState(), parts, Identity(1, "1.00", 0), coordinator)
 
     yield make

@@ -34,7 +34,7 @@ from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.supervise.replicas import LIGHTHOUSE, REPLICA, leader_is_there
 from longhaul.train.coordinator import Coordinator
-from longhaul.train.elastic import Companion, ElasticStep, LeadingReplica, Outrun, Place
+from longhaul.train.elastic import ElasticStep, Outrun, Place
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.precision import with_formats
 from longhaul.train.trainer import Trainer
@@ -50,7 +50,7 @@ def join_as_leader(
     """
     if REPLICA not in os.environ:
         return origin, []
-    place = place_of(parts, 0, attempt.recipe)
+    place = take_place(parts, 0, attempt.recipe)
     healed = place.join()
     leader_is_there(attempt.run_log.folder).touch()
     if not healed:
@@ -66,10 +66,9 @@ def join_as_leader(
     return Origin(step, "replica"), [replace(record, attempt=number) for record in missed]
 
 
-def among_replicas(parts: Parts, within: Coordinator) -> Coordinator:
-    """The leader's coordinator if it has joined others; `within` coordinates its own processes."""
-    place = parts.step.place if isinstance(parts.step, ElasticStep) else None
-    return within if place is None else LeadingReplica(place, within)
+def place_of(parts: Parts) -> Place | None:
+    """The place that was taken among replicas; None if this process has joined no others."""
+    return parts.step.place if isinstance(parts.step, ElasticStep) else None
 
 
 def follow_leader(folder: RunFolder) -> ExitCode:
@@ -113,7 +112,8 @@ def follow_leader(folder: RunFolder) -> ExitCode:
             write_peer_recovery(folder, replica, place.peer, parts.progress.position.step)
         while True:
             identity = Identity(attempt=0, segment="", done_before=0)
-            trainer = Trainer(recipe, load_ledger(folder)[0], parts, identity, Companion(place))
+            companion = Coordinator(place, keeps_run=False)
+            trainer = Trainer(recipe, load_ledger(folder)[0], parts, identity, companion)
             try:
                 for record in trainer.steps():
                     if isinstance(record, StepRecord):

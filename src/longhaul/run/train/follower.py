@@ -32,7 +32,7 @@ from longhaul.run.diagnose.live_search import FindCause, look_into
 from longhaul.run.train.build import build_parts
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train import orders
-from longhaul.train.coordinator import Coordinator, Ended, Follower, stop_requests_of
+from longhaul.train.coordinator import Ended, Follower
 from longhaul.train.effective import parts_for
 from longhaul.train.memory import measure_as_ordered
 from longhaul.train.out_of_memory import MemoryGuard, reporting_in_own_file
@@ -98,24 +98,20 @@ def follow(place: Place, known: RunFolder | None = None) -> ExitCode:
         guard = MemoryGuard(parts, recipe, folder, emit)
         with guard.answering():
             measure_as_ordered(recipe, parts, ranks)
+        place = None
         if recipe.parallel.elastic:
-            from longhaul.run.train.elastic import place_of
+            from longhaul.run.train.elastic import take_place
 
-            place_of(parts, 0, recipe).join()  # with the others that are the leader
+            place = take_place(parts, 0, recipe)
+            place.join()  # with the others that are the leader
         shared: tuple[LedgerState, Identity] = ranks.control.share()
         ledger, identity = shared
 
         def obey(order: AnyOrder) -> None:
             carry_out(order, trainer, dataset, folder.checkpoints)
 
-        coordinator: Coordinator = Follower(
-            parts, stop_requests_of(stop_request), obey, progress.reach
-        )
-        if recipe.parallel.elastic:
-            from longhaul.run.train.elastic import among_replicas
-
-            coordinator = among_replicas(parts, coordinator)
-        trainer = Trainer(recipe, ledger, parts, identity, coordinator)
+        follower = Follower(parts, stop_request, obey, progress.reach, place)
+        trainer = Trainer(recipe, ledger, parts, identity, follower)
         with guard.answering(trainer):
             return ExitCode(train_until_ended(trainer))
 

@@ -30,7 +30,7 @@ from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import build_parts, saver_of, say_what_was_built
 from longhaul.run.train.finish import end_unfinished, finish
 from longhaul.run.train.loop import TrainingLoop
-from longhaul.train.coordinator import Coordinator, RankZero, stop_requests_of
+from longhaul.train.coordinator import Coordinator, RankZero
 from longhaul.train.effective import parts_for
 from longhaul.train.memory import settle_micro_batch
 from longhaul.train.orders import Accuse, End
@@ -169,14 +169,15 @@ def _announce(
     )
     attempt.view.say(f"segment {run_log.segment_name}: {reason}")
     identity = Identity(run_log.lease.attempt, run_log.segment_name, history.steps_made)
-    coordinator = Coordinator()
+    place = None
+    if attempt.recipe.parallel.elastic:
+        from longhaul.run.train.elastic import place_of
+
+        place = place_of(parts)
+    coordinator = Coordinator(place)
     if parts.ranks is not None:
         parts.ranks.control.share((ledger, identity))
-        coordinator = RankZero(parts, stop_requests_of(stop_request))
-    if attempt.recipe.parallel.elastic:
-        from longhaul.run.train.elastic import among_replicas
-
-        coordinator = among_replicas(parts, coordinator)
+        coordinator = RankZero(parts, stop_request, place)
     trainer = Trainer(attempt.recipe, ledger, parts, identity, coordinator)
     run_log.emit(
         EventKind.ATTEMPT_STARTED,
