@@ -24,6 +24,7 @@ from longhaul.parallel.world import World
 from longhaul.train.orders import Compares
 from longhaul.train.parts import Parts
 from longhaul.train.pulse import Pulse
+from longhaul.train.witness import computed, held_alike, weight_hashes
 
 NODE = "LONGHAUL_NODE"
 """Environment variable of a worker: the name of its node."""
@@ -63,9 +64,6 @@ class RankComparison:
         layers = [module for module in parts.step.model.modules() if isinstance(module, Block)]
         self._pulse = parts.step.pulse = Pulse(device, layers)
         kind = (machine()["cpu"], torch.__version__, torch.get_num_threads())
-        # It imports FSDP, which takes a second, and one process imports this file too.
-        from longhaul.train.witness import held_alike
-
         assert parts.step.parallel is not None
         node, alike = os.environ.get(NODE) or platform.node(), held_alike(parts.step.parallel, rank)
         given = self._control.gather((node, kind, alike))
@@ -104,40 +102,26 @@ class RankComparison:
     def exchange_paces(self, step: int) -> None:
         """Send rank 0 the seconds of the last steps, if this one is such a step."""
         own = self._pulse.reach(step)
-        if own is None:
-            return
-        if rows := self._control.rows(own):
+        if own is not None and (rows := self._control.rows(own)):
             self._paces += zip(self._pulse.sent_at(step), zip(*rows, strict=True), strict=True)
 
     def compare(self, what: Compares, settings: Recipe, step: int, request: BatchRequest) -> bool:
         """Compare with all ranks, before the step that `request` is of; False if there are none."""
-        from longhaul.train.witness import weight_hashes
-
-        parallel = self._parts.step.parallel
+        parallel, world = self._parts.step.parallel, self.world
         assert parallel is not None
-        own: Mapping[str, str | tuple[float, ...]]
+        own: Mapping[str, str | tuple[float, ...]] = {}
         if what == "weights":
-            own = weight_hashes(parallel, self.world.rank)
-        else:
-            own = self._slot(settings, step, request)
+            own = weight_hashes(parallel, world.rank)
+        elif world.data_size > 1:
+            batch = self._shared_batch(settings, step, request)
+            values = computed(self._parts.step, batch, settings.model.window_at(step), self._exact)
+            own = {f"place {world.layout.model_place(world.rank)}": values}
         given = self._control.gather(own)
         if not any(given):
             return False
         tolerance = 0.0 if what == "weights" or self._exact else TOLERANCE
         self._compared.append(Compared(step, what, tuple(given), tolerance))
         return True
-
-    def _slot(
-        self, settings: Recipe, step: int, request: BatchRequest
-    ) -> Mapping[str, str | tuple[float, ...]]:
-        from longhaul.train.witness import computed
-
-        world = self.world
-        if world.data_size == 1:
-            return {}
-        batch, window = self._shared_batch(settings, step, request), settings.model.window_at(step)
-        values = computed(self._parts.step, batch, window, self._exact)
-        return {f"place {world.layout.model_place(world.rank)}": values}
 
     def _shared_batch(self, settings: Recipe, step: int, request: BatchRequest) -> Batch:
         """A micro-batch of the next step, for all; each time of another data rank's share."""

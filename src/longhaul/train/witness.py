@@ -9,6 +9,7 @@ one case in about 2^64. It is computed where the tensor lies; eight bytes are co
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,8 +18,10 @@ from longhaul.core.pieces import Pieces
 from longhaul.data.batches import Batch
 from longhaul.optim.sharding import own_part
 from longhaul.parallel.layout import Layout
-from longhaul.parallel.parallelize import Parallel
 from longhaul.train.step import TrainingStep
+
+if TYPE_CHECKING:  # it imports FSDP, which takes a second, and one process imports this file too
+    from longhaul.parallel.parallelize import Parallel
 
 _ROW = 1 << 20
 """Elements hashed at once on a device; the products take 8 MB."""
@@ -41,7 +44,7 @@ def hash_of(tensor: Tensor) -> Tensor:
     return total
 
 
-def weight_hashes(parallel: Parallel, rank: int) -> dict[str, str]:
+def weight_hashes(parallel: "Parallel", rank: int) -> dict[str, str]:
     """Hashes of this rank's weights: name of a group of ranks → hash of those they hold alike."""
     sums: dict[str, Tensor] = {}
     layout = parallel.world.layout
@@ -53,7 +56,7 @@ def weight_hashes(parallel: Parallel, rank: int) -> dict[str, str]:
     return {group: f"{int(total) % (1 << 64):016x}" for group, total in sums.items()}
 
 
-def held_alike(parallel: Parallel, rank: int) -> float:
+def held_alike(parallel: "Parallel", rank: int) -> float:
     """Share of this rank's weights, by elements, of which another rank has the same."""
     layout, alike, total = parallel.world.layout, 0, 0
     for name, parameter in parallel.parameters.items():
@@ -89,7 +92,7 @@ def computed(
 
 
 @contextmanager
-def _gradients(parallel: Parallel, exact: bool) -> Iterator[list[Tensor]]:
+def _gradients(parallel: "Parallel", exact: bool) -> Iterator[list[Tensor]]:
     """Hash or norm of each parameter's gradient in the body; 0 where there is none."""
     parameters = parallel.accumulating()
     dtype = torch.int64 if exact else torch.float32
