@@ -9,9 +9,9 @@ from longhaul.config.load import load_recipe
 from longhaul.config.train import PrecisionSection
 from longhaul.core.errors import LonghaulError
 from longhaul.train import precision
-from longhaul.train.precision import FLOAT32, Format, autocast, choose_format, fastest_format
+from longhaul.train.precision import FLOAT32, autocast, choose_format, fastest_format
 
-BF16, TF32 = Format("bf16"), Format("float32", tf32=True)
+BF16, TF32 = "bf16", "TF32"
 
 
 class Device:

@@ -39,19 +39,9 @@ _MOST_T, _MOST_D, _MOST_F = 1024, 512, 2048
 _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 50
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """How matrix products are computed."""
-
-    compute: Literal["float32", "bf16"]
-    tf32: bool = False
-    """float32 numbers multiplied as TensorFloat-32."""
-
-    def __str__(self) -> str:
-        return "TF32" if self.tf32 else self.compute
-
-
-FLOAT32 = Format("float32")
+Format = Literal["float32", "TF32", "bf16"]
+"""How matrix products are computed; with TF32 float32 numbers are multiplied as TensorFloat-32."""
+FLOAT32: Format = "float32"
 Measure = Callable[[Format], Seconds]
 """Format → seconds of one forward and backward pass; infinity if the device does not have it."""
 
@@ -62,6 +52,11 @@ class Choice:
 
     format: Format
     reason: str
+
+    @property
+    def compute(self) -> Literal["float32", "bf16"]:
+        """The value of `precision.compute`."""
+        return "bf16" if self.format == "bf16" else "float32"
 
 
 def fastest_format(device: torch.device, recipe: Recipe) -> Choice:
@@ -124,13 +119,13 @@ def _candidates(device: torch.device) -> tuple[Format, ...]:
     if device.type == "cpu" and not _cpu_multiplies_bf16():
         return ()
     if device.type != "cuda":
-        return (Format("bf16"),)
-    found = []
+        return ("bf16",)
+    found: list[Format] = []
     if torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0):
-        found.append(Format("float32", tf32=True))
+        found.append("TF32")
     with torch.cuda.device(device):
         if torch.cuda.is_bf16_supported(including_emulation=False):
-            found.append(Format("bf16"))
+            found.append("bf16")
     return tuple(found)
 
 
@@ -160,8 +155,8 @@ def _products(device: torch.device, recipe: Recipe) -> Measure:
         began = time.perf_counter()
         try:
             with (
-                _tf32(candidate.tf32),
-                torch.autocast(device.type, torch.bfloat16, enabled=candidate.compute == "bf16"),
+                _tf32(candidate == "TF32"),
+                torch.autocast(device.type, torch.bfloat16, enabled=candidate == "bf16"),
             ):
                 hidden_TF = torch.relu(linear(layer_norm(x_TD, (width,)), up_FD))
                 y_TD = x_TD + linear(hidden_TF, down_DF)
@@ -212,8 +207,7 @@ def settle_precision(recipe: Recipe, run_log: RunLog, device: torch.device, say:
     muon = recipe.optim.name == "muon" and recipe.optim.muon.newton_schulz == "auto"
     if muon and not run_log.history.begun and _in_force(run_log, NEWTON_SCHULZ) is None:
         measured = measured or fastest_format(device, recipe)
-        products = "bf16" if measured.format.compute == "bf16" else "float32"
-        _decide(run_log, NEWTON_SCHULZ, products, measured.reason, "auto")
+        _decide(run_log, NEWTON_SCHULZ, measured.compute, measured.reason, "auto")
     return with_formats(recipe, run_log.ledger)
 
 
@@ -227,8 +221,8 @@ def measured_recipe(recipe: Recipe, device: torch.device) -> dict[str, Any]:
     """Settings that `auto` would be on this device, without a run."""
     if recipe.precision.compute != "auto":
         return {}
-    chosen = fastest_format(device, recipe).format
-    return {COMPUTE: chosen.compute} | ({TF32: True} if chosen.tf32 else {})
+    choice = fastest_format(device, recipe)
+    return {COMPUTE: choice.compute} | ({TF32: True} if choice.format == "TF32" else {})
 
 
 def _begin(recipe: Recipe, run_log: RunLog, device: torch.device, say: Say) -> Choice | None:
@@ -243,8 +237,8 @@ def _begin(recipe: Recipe, run_log: RunLog, device: torch.device, say: Say) -> C
         say(f"precision: {before}, in which this run has trained so far")
         return None
     choice = fastest_format(device, recipe)
-    _decide(run_log, COMPUTE, choice.format.compute, choice.reason, "auto")
-    if choice.format.tf32:
+    _decide(run_log, COMPUTE, choice.compute, choice.reason, "auto")
+    if choice.format == "TF32":
         _decide(run_log, TF32, True, choice.reason, recipe.precision.tf32)
     say(f"precision: {choice.format}; {choice.reason}")
     return choice
@@ -259,7 +253,7 @@ def _compare(recipe: Recipe, run_log: RunLog, device: torch.device, say: Say) ->
     if all(before.get(name) == now.get(name) for name in _SAME_MACHINE):
         return
     choice = fastest_format(device, recipe)
-    if choice.format.compute == in_force.value:
+    if choice.compute == in_force.value:
         return
     text = (
         f"this machine would compute in {choice.format} ({choice.reason}); the run keeps "
@@ -267,9 +261,7 @@ def _compare(recipe: Recipe, run_log: RunLog, device: torch.device, say: Say) ->
     )
     say(f"precision: {text}")
     step = run_log.history.steps_made
-    run_log.emit(
-        EventKind.PRECISION_KEPT, step, kept=in_force.value, here=str(choice.format), text=text
-    )
+    run_log.emit(EventKind.PRECISION_KEPT, step, kept=in_force.value, here=choice.format, text=text)
 
 
 def _withdraw(recipe: Recipe, run_log: RunLog) -> None:

@@ -25,7 +25,7 @@ TINY = (
     "evaluation.tokens=256", "evaluation.interval_steps=0", "optim.schedule.warmup_steps=0",
     "optim.schedule.shape=constant",
 )  # fmt: skip
-AUTO, BF16 = "precision.compute=auto", Format("bf16")
+AUTO, BF16 = "precision.compute=auto", "bf16"
 
 
 @pytest.fixture
@@ -86,17 +86,17 @@ def test_what_was_measured_is_said_and_decided_before_the_model_is_built(
 ) -> None:
     fastest.append(chosen)
     folder = runs.train(3, AUTO)
-    assert in_force(folder) == chosen.compute
+    assert in_force(folder) == chosen
     assert runs.said.index(f"precision: {chosen}; four times") < runs.said.index("model: ")
     first = next(iter(read_journal(folder, steps=False)))
     assert isinstance(first, Decision)
-    assert first.data == {"path": "precision.compute", "value": chosen.compute, "old": "auto"}
+    assert first.data == {"path": "precision.compute", "value": chosen, "old": "auto"}
 
 
 def test_tf32_is_decided_with_it_and_the_format_is_float32(
     runs: Runs, fastest: list[Format]
 ) -> None:
-    fastest.append(Format("float32", tf32=True))
+    fastest.append("TF32")
     folder = runs.train(3, AUTO)
     settings = read_segments(folder)[-1].settings["precision"]
     assert (settings["compute"], settings["tf32"]) == ("float32", True)
