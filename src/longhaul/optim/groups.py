@@ -23,15 +23,8 @@ class Group:
     """Rows of each map that is fused in a weight, such as queries, keys and values."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """One line of the table printed at start."""
-
-    role: Role
-    tensors: int
-    parameters: int
-    learning_rate: float
-    weight_decay: float
+GroupRow = tuple[Role, int, int, float, float]
+"""Of the table printed at start: role, tensors, parameters, peak learning rate, weight decay."""
 
 
 def make_groups(model: nn.Module, pieces: Mapping[str, Pieces] | None = None) -> tuple[Group, ...]:
@@ -70,20 +63,14 @@ def weight_decay(role: Role, settings: OptimSection) -> float:
 def describe(
     groups: Sequence[Group], settings: OptimSection, whole: Sharding | None = None
 ) -> list[GroupRow]:
-    """A row per role, with the peak learning rate; of the `whole` model that these are parts of."""
+    """A row per role, of the `whole` model that these are parts of."""
     sizes = {g.role: (len(g.parameters), sum(p.numel() for p in g.parameters)) for g in groups}
     if whole is not None:
         there = [role for role in ROLES if role in whole.roles]
         sizes = {role: (whole.weights[role], whole.roles[role]) for role in there}
     return [
-        GroupRow(
-            role=role,
-            tensors=tensors,
-            parameters=parameters,
-            learning_rate=learning_rate(role, settings, settings.lr),
-            weight_decay=weight_decay(role, settings),
-        )
-        for role, (tensors, parameters) in sizes.items()
+        (role, *size, learning_rate(role, settings, settings.lr), weight_decay(role, settings))
+        for role, size in sizes.items()
     ]
 
 

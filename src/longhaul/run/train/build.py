@@ -104,10 +104,11 @@ def say_what_was_built(parts: Parts, recipe: Recipe, view: View) -> None:
     sharding = step.parallel.sharding if step.parallel else None
     columns = ("role", "tensors", "parameters", "lr", "decay")
     rows = [
-        (row.role, str(row.tensors), f"{row.parameters:,}", f"{row.learning_rate:g}",
-         f"{row.weight_decay:g}")
-        for row in describe(step.optimizer.groups, parts.progress.settings.optim, sharding)
-    ]  # fmt: skip
+        (role, str(tensors), f"{parameters:,}", f"{lr:g}", f"{decay:g}")
+        for role, tensors, parameters, lr, decay in describe(
+            step.optimizer.groups, parts.progress.settings.optim, sharding
+        )
+    ]
     view.table("optimizer groups", columns, rows)
 
 
