@@ -17,13 +17,7 @@ from typing import Any
 
 import torch
 
-from longhaul.checkpoint.capture import (
-    TrainingState,
-    capture,
-    check_same,
-    descriptions,
-    hand_back,
-)
+from longhaul.checkpoint.capture import capture, local_of, put_back
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.records import StepRecord, from_line, to_line
 from longhaul.core.units import Seconds
@@ -38,7 +32,8 @@ from longhaul.train.step import TrainingStep
 
 _REMEMBERED = 4096
 """Records of late steps that each replica keeps for a leader that was away while they were made."""
-_TENSOR = "tensor."
+_TOLD = "told"
+"""What a state carries beside its tensors, as JSON; theirs are `part.name`."""
 
 
 class Outrun(LonghaulError):
@@ -202,23 +197,13 @@ class Place:
                 "recent": list(self._recent),
                 "orders": self._orders,
             }
-        tensors = {f"{_TENSOR}{name}": tensor for name, tensor in state.tensors.items()}
-        return {**tensors, "told": json.dumps(told)}
+        return {**state.tensors, _TOLD: json.dumps(told)}
 
-    @torch.no_grad()
     def _take(self, given: State) -> None:
-        told = json.loads(str(given["told"]))
+        told = json.loads(str(given[_TOLD]))
         parts = parts_for(self._step, self._progress, told["facts"])
-        live = capture(parts)
-        tensors = {
-            name.removeprefix(_TENSOR): tensor
-            for name, tensor in given.items()
-            if isinstance(tensor, torch.Tensor)
-        }
-        check_same(descriptions(tensors), descriptions(live.tensors))
-        for name, tensor in live.tensors.items():
-            tensor.copy_(tensors[name])
-        hand_back(parts, TrainingState(live.tensors, told["facts"]))
+        tensors = {name: local_of(t) for name, t in given.items() if isinstance(t, torch.Tensor)}
+        put_back(parts, tensors, told["facts"])
         self.figures = torch.tensor(told["figures"])
         self._recent.clear()
         self._recent.extend(told["recent"])
