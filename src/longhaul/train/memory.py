@@ -192,32 +192,34 @@ def measure_as_ordered(recipe: Recipe, parts: Parts, ranks: World) -> None:
 
 
 def _settle(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
-    _settle_evaluation(recipe, run_log, parts, say)
-    asked, ledger = recipe.batch.micro_sequences, run_log.ledger
-    in_force = ledger.override_at(PATH, parts.progress.position.step)
-    if in_force is not None and in_force.who in (_WHO, RAN_OUT):
-        answers_this = in_force.who == RAN_OUT and in_force.old == asked
-        if asked != "auto" and not answers_this:
-            wanted = "the whole batch" if asked is None else asked
-            _decide(run_log, parts, "unset", f"the recipe asks for {wanted} now",
-                    old=in_force.value)  # fmt: skip
-            return
-    if fewer := [event for event in _shortages(run_log, PATH) if event.data["asked"] == asked]:
-        value, reason = _fewest(fewer)
-        _decide(run_log, parts, "set", reason, who=RAN_OUT, value=value, old=asked)
-        say(f"micro-batch: {value} sequences of {_sizes(recipe)} at once; {reason}")
-    elif asked == "auto" and in_force is None:
-        _find(recipe, run_log, parts, say)
+    asked, step = recipe.batch.micro_sequences, parts.progress.position.step
 
+    def decide(kind: str, reason: str, who: str, path: str = PATH, **data: object) -> None:
+        run_log.decide(kind, step, {"path": path, **data}, who=who, reason=reason)
 
-def _settle_evaluation(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
     # Where ranks share their passes, one that runs out of memory in an evaluation cannot make its
     # pass again while the others stand in the middle of it: this attempt evaluates half as many.
     if fewer := _shortages(run_log, EVALUATION):
         value, reason = _fewest(fewer)
-        old = recipe.evaluation.sequences
-        _decide(run_log, parts, "set", reason, RAN_OUT, EVALUATION, value=value, old=old)
+        decide("set", reason, RAN_OUT, EVALUATION, value=value, old=recipe.evaluation.sequences)
         say(f"evaluation: {value} sequences at once; {reason}")
+    in_force = run_log.ledger.override_at(PATH, step)
+    if in_force is not None and in_force.who in (_WHO, RAN_OUT):
+        answers_this = in_force.who == RAN_OUT and in_force.old == asked
+        if asked != "auto" and not answers_this:
+            wanted = "the whole batch" if asked is None else asked
+            decide("unset", f"the recipe asks for {wanted} now", _WHO, old=in_force.value)
+            return
+    if fewer := [event for event in _shortages(run_log, PATH) if event.data["asked"] == asked]:
+        (value, reason), who = _fewest(fewer), RAN_OUT
+    elif asked == "auto" and in_force is None:
+        value, reason, who = _found(recipe, run_log, parts)
+    else:
+        return
+    decide("set", reason, who, value=value, old=asked)
+    sizes = dict.fromkeys(stage.sequences for stage in recipe.batch_stages())
+    said = ", then ".join(map(str, sizes))
+    say(f"micro-batch: {value} sequences of {said} at once; {reason}")
 
 
 def _shortages(run_log: RunLog, path: str) -> list[Event]:
@@ -230,36 +232,15 @@ def _fewest(shortages: Sequence[Event]) -> tuple[int, str]:
     return min((event.data["next"], str(event.data["message"])) for event in shortages)
 
 
-def _find(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
+def _found(recipe: Recipe, run_log: RunLog, parts: Parts) -> tuple[int, str, str]:
+    """What was found earlier or is now; its reason, and who signs it."""
     earlier = run_log.ledger.withdrawn.get(PATH)
-    who = _WHO
     if earlier is not None and earlier.who in (_WHO, RAN_OUT):
-        value, reason, who = earlier.value, earlier.reason, earlier.who
-    else:
-        # Half of what a rank ran out of memory with is tried next: each size would cost a start.
-        measured = [event.data.get("measured") for event in run_log.history.out_of_memory]
-        below = min((size // 2 + 1 for size in measured if size), default=NO_LIMIT)
-        if parts.ranks is not None:
-            parts.ranks.control.first_number(below)
-        found = fitting_micro_sequences(parts.step, recipe, parts.ranks, below)
-        value, reason = found.sequences, found.reason
-    _decide(run_log, parts, "set", reason, who=who, value=value, old="auto")
-    say(f"micro-batch: {value} sequences of {_sizes(recipe)} at once; {reason}")
-
-
-def _decide(
-    run_log: RunLog,
-    parts: Parts,
-    kind: str,
-    reason: str,
-    who: str = _WHO,
-    path: str = PATH,
-    **data: object,
-) -> None:
-    step = parts.progress.position.step
-    run_log.decide(kind, step, {"path": path, **data}, who=who, reason=reason)
-
-
-def _sizes(recipe: Recipe) -> str:
-    sizes = dict.fromkeys(stage.sequences for stage in recipe.batch_stages())
-    return ", then ".join(map(str, sizes))
+        return earlier.value, earlier.reason, earlier.who
+    # Half of what a rank ran out of memory with is tried next: each size would cost a start.
+    measured = [event.data.get("measured") for event in run_log.history.out_of_memory]
+    below = min((size // 2 + 1 for size in measured if size), default=NO_LIMIT)
+    if parts.ranks is not None:
+        parts.ranks.control.first_number(below)
+    found = fitting_micro_sequences(parts.step, recipe, parts.ranks, below)
+    return found.sequences, found.reason, _WHO

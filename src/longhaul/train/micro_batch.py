@@ -36,8 +36,7 @@ class Found:
 def candidates(stage_sequences: Iterable[int]) -> list[int]:
     """Divisors of every stage's number of sequences, falling."""
     common = math.gcd(*stage_sequences)
-    small = [number for number in range(1, math.isqrt(common) + 1) if common % number == 0]
-    return sorted({*small, *(common // number for number in small)}, reverse=True)
+    return [number for number in range(common, 0, -1) if common % number == 0]
 
 
 def fixed_and_per_sequence(one: Bytes, two: Bytes) -> tuple[Bytes, Bytes]:

@@ -67,11 +67,6 @@ class Held:
     on: str
     """`device` or `host`; on a CPU they are one memory."""
 
-    @property
-    def grown(self) -> Bytes:
-        """By how much."""
-        return self.now - self.before
-
     def __str__(self) -> str:
         if self.before == self.now:
             return f"{self.name} {short_bytes(self.now)}"
@@ -94,8 +89,8 @@ class Shortage:
     @property
     def grew(self) -> Held | None:
         """The class that grew most; None if none did."""
-        most = max(self.held, key=lambda held: held.grown)
-        return most if most.grown > 0 else None
+        most = max(self.held, key=lambda held: held.now - held.before)
+        return most if most.now > most.before else None
 
     def as_data(self) -> dict[str, Any]:
         """As an event carries it."""
@@ -150,9 +145,8 @@ class SmallerNext(LonghaulError):
 
     exit_code = ExitCode.START_AGAIN
 
-
-def _smaller_next(message: str, what: str) -> SmallerNext:
-    return SmallerNext(f"{message}; the next attempt {what}", "start the same command again")
+    def __init__(self, message: str, what: str) -> None:
+        super().__init__(f"{message}; the next attempt {what}", "start the same command again")
 
 
 @dataclass(eq=False)
@@ -189,7 +183,7 @@ class MemoryGuard:
             step = self._parts.progress.position.step
             message = self._report(step, said, {"measured": error.sequences})
             half = max(1, error.sequences // 2)
-            return _smaller_next(message, f"computes {half} sequences at once or fewer")
+            return SmallerNext(message, f"computes {half} sequences at once or fewer")
         memory = refused_memory(error)
         if trainer is None or memory is None:
             return None
@@ -217,7 +211,7 @@ class MemoryGuard:
         if fewer is None:
             return NeedsPerson(f"{message}; {why_not}", _WAYS_OUT[memory])
         does = "evaluates" if path == EVALUATION else "computes"
-        return _smaller_next(message, f"{does} {fewer} sequence{'s' * (fewer > 1)} at once")
+        return SmallerNext(message, f"{does} {fewer} sequence{'s' * (fewer > 1)} at once")
 
     def _report(self, step: int, what: str, data: Mapping[str, Any]) -> str:
         """Write an event of what this rank ran out of, as far as possible; its message."""
