@@ -41,8 +41,9 @@ class Mark:
     def __init__(self, device: Device) -> None:
         self.device, self.at = device, -1.0
 
-    def record(self) -> None:
+    def record(self) -> "Mark":
         self.at = max(self.device.free_at, self.device.clock.monotonic())
+        return self
 
     def query(self) -> bool:
         return self.device.clock.monotonic() >= self.at

@@ -66,7 +66,7 @@ class CheckpointManager:
     @property
     def failed_of(self) -> str:
         """What the last save has failed of; empty if it has not."""
-        return str(self._failure["message"]) if self.failing else ""
+        return str(self._failure["message"]) if self._failed else ""
 
     def take(self, event: Event) -> bool:
         """Heed news of a checkpoint; whether it is journalled. NotOwner if another owns the run."""
@@ -162,11 +162,6 @@ class CheckpointManager:
             self._run_log.emit(
                 EventKind.SAVE_INTERVAL, step, steps=interval.steps, reason=interval.reason
             )
-
-    @property
-    def failing(self) -> bool:
-        """The last save failed."""
-        return self._failed > 0
 
     def pause_while_failing(
         self, stop_wanted: Callable[[], bool]

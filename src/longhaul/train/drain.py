@@ -59,9 +59,7 @@ class Pace:
 
     def queued(self) -> None:
         """A piece is queued; wait for the one before it."""
-        before, self._before = self._before, None if self._event is None else self._event()
-        if self._before is not None:
-            self._before.record()
+        before, self._before = self._before, _mark(self._event)
         if before is not None:
             before.synchronize()
 
@@ -91,7 +89,7 @@ class Drain:
         """
         if compiles and self._queue and (last := self._queue[-1].arrived) is not None:
             last.synchronize()
-        self._began = None if compiles else self._mark()
+        self._began = None if compiles else _mark(self._event)
 
     def push(self, tag: StepRecord, figures: torch.Tensor) -> None:
         """Send one step's figures (one dimension, float32) on their way."""
@@ -99,7 +97,7 @@ class Drain:
             host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
             host.copy_(figures, non_blocking=True)
             figures = host
-        self._queue.append(_UnderWay(tag, figures, self._began, self._mark()))
+        self._queue.append(_UnderWay(tag, figures, self._began, _mark(self._event)))
 
     def ready(self, wait: bool = False) -> Iterator[Arrived]:
         """What has arrived, oldest first; or all that is under way, such as before a save."""
@@ -133,17 +131,14 @@ class Drain:
             return 1
         return max(1, min(_MOST_UNDER_WAY, int(_MOST_AHEAD_S / self._took)))
 
-    def _mark(self) -> Mark | None:
-        if self._event is None:
-            return None
-        event = self._event()
-        event.record()
-        return event
-
 
 def _events_of(device: torch.device) -> Callable[[], Mark] | None:
     """None: the host does the work itself."""
     return partial(Mark, device, timing=True) if queues(device) else None
+
+
+def _mark(event: Callable[[], Mark] | None) -> Mark | None:
+    return None if event is None else event().record()
 
 
 def complete(

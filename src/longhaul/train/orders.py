@@ -30,9 +30,6 @@ class RollBack(Order):
     """Go back to the checkpoint that rank 0 finds."""
 
 
-ROLL_BACK = RollBack()
-
-
 @dataclass(frozen=True, slots=True)
 class RollBackInMemory(Order):
     """Go back to the snapshot of a step, on all ranks or on none."""

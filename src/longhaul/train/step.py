@@ -3,7 +3,7 @@
 Shapes: B sequences of a micro-batch, T tokens of a sequence.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +28,6 @@ from longhaul.train.pulse import Pulse
 if TYPE_CHECKING:  # one process alone has no use for it, and FSDP takes a second to import
     from longhaul.parallel.parallelize import Parallel
     from longhaul.parallel.pipeline import Pass, StageGPT
-
-NUM_FIGURES = 3
-"""Leading figures of a step: loss, gradient norm, masked."""
-NUM_SCALE_FIGURES = 2
-"""With a loss scale, two more: the scale that the step was made at, and whether it overflowed
-although there was nothing left to back off to. Gauges may follow."""
 
 
 class TrainingStep:
@@ -184,7 +178,7 @@ class TrainingStep:
             turn = (one.stage,) if one.stage > first_stage else ()
             self._key_generators(batch, one.number, *turn)
             more = {"stage": one.stage, "given_BTD": given}
-            made = self._loss(tokens[one.number], targets[one.number], read_gauges, window, more)
+            made = self._loss(tokens[one.number], targets[one.number], read_gauges, window, **more)
             return made / batch.num_targets if staged.makes_loss(one.stage) else made
 
         def backward(one: "Pass", made: torch.Tensor, gradient: torch.Tensor | None) -> None:
@@ -292,8 +286,10 @@ class TrainingStep:
 
     @property
     def num_figures(self) -> int:
-        """Figures before the gauges."""
-        return NUM_FIGURES + (NUM_SCALE_FIGURES if self.loss_scale is not None else 0)
+        """Figures before the gauges: loss, gradient norm, masked; with a loss scale also the scale
+        that the step was made at, and whether it overflowed with nothing left to back off to.
+        """
+        return 3 if self.loss_scale is None else 5
 
     def readings(self, figures: list[float]) -> Readings:
         """The gauges among a step's figures; empty if none were read."""
@@ -327,22 +323,20 @@ class TrainingStep:
         targets_BT: torch.Tensor,
         read_gauges: bool,
         window: int | None,
-        of_stage: Mapping[str, Any] | None = None,
+        **of_stage: Any,  # which one of a pipeline, and what the one before gave
     ) -> torch.Tensor:
         if self.parallel is not None and read_gauges:
             real_BT = real_tokens(tokens_BT, targets_BT)
             read_gauges, tokens_BT = (False, tokens_BT) if real_BT is None else (True, real_BT)
         tokens_BT = to_device(tokens_BT, self.device)
         targets_BT = to_device(targets_BT, self.device)
-        # Which stage of a pipeline, and what the one before gave: a whole model knows neither.
-        more = of_stage or {}
         self.forms.see(tokens_BT.size(0), tokens_BT.size(1), window, read_gauges)
         with autocast(self.device, self._precision):
             loss: torch.Tensor
             if read_gauges:
                 # They run uncompiled: a second compiled form would cost more than it saves.
                 with self.model_gauges.tap.open_for_forward() as tap:
-                    loss = self.model(tokens_BT, targets_BT, tap=tap, window=window, **more)
+                    loss = self.model(tokens_BT, targets_BT, tap=tap, window=window, **of_stage)
             else:
-                loss = self._forward(tokens_BT, targets_BT, window=window, **more)
+                loss = self._forward(tokens_BT, targets_BT, window=window, **of_stage)
         return point(Point.LOSS, loss, step=self, sequences=len(tokens_BT))

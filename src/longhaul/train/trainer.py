@@ -149,7 +149,7 @@ class Trainer:
             return parts.snapshots.take(position.step, position.draw, state)
 
     def roll_back(
-        self, restore: Callable[[PartsFor], object], order: orders.Order = orders.ROLL_BACK
+        self, restore: Callable[[PartsFor], object], order: orders.Order | None = None
     ) -> None:
         """Go back to an earlier training state, at a step boundary; the ledger is not touched.
 
@@ -159,7 +159,7 @@ class Trainer:
         """
         if self._drain:
             raise ValueError("steps are under way; take their records from completed() first")
-        self.coordinator.order(order)
+        self.coordinator.order(order or orders.RollBack())
         parts, reached = self._parts, self.position.step
         with parts.time_buckets.track("restart"):
             restore(lambda facts: parts_for(parts.step, parts.progress, facts))

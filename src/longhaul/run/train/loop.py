@@ -181,7 +181,7 @@ class TrainingLoop:
         self.checkpoint_manager.prune()
         for records in self.checkpoint_manager.pause_while_failing(self._stop_wanted):
             self.keep(records)
-            if self.checkpoint_manager.failing:
+            if self.checkpoint_manager.failed_of:
                 self.checkpoint_manager.refuse_if_gone()
                 self.keep(self._request_handler.answer())
         self.checkpoint_manager.adjust_interval()
