@@ -74,7 +74,7 @@ def on_a_device(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, step_s: Any) 
 
     monkeypatch.setattr(TrainingStep, "__call__", queued)
     monkeypatch.setattr(longhaul.train.evaluation, "evaluate", evaluated)
-    trainer._drain = Drain(torch.device("cpu"), device.event)
+    trainer._drain = Drain(torch.device("cpu"), trainer._parts.time_buckets, device.event)
     return device
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from longhaul.core.clocks import STEP_BUCKETS
+from longhaul.core.clocks import STEP_BUCKETS, TimeBuckets
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds
 from longhaul.model.device import Mark, queues
@@ -29,9 +29,9 @@ class Arrived:
 
     tag: StepRecord
     figures: list[float]
-    shares: tuple[float, ...]
-    """At the first of the steps that were seen complete together: each one's share of the time of
-    all, by the device's own time if known, else alike. Empty at the others."""
+    seconds: Mapping[str, Seconds]
+    """By bucket, since the step before it; where several were seen complete together, its share, by
+    the device's own time if known, else alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,17 @@ class Drain:
     device that the host runs ahead of; CUDA's own by default.
     """
 
-    def __init__(self, device: torch.device, event: Callable[[], Mark] | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        time_buckets: TimeBuckets,
+        event: Callable[[], Mark] | None = None,
+    ) -> None:
+        self._time_buckets = time_buckets
         self._queues = queues(device)
         self._event = event or _events_of(device)
         self._queue: deque[_UnderWay] = deque()
-        self._seen: deque[_UnderWay] = deque()
+        self._seen: deque[Arrived] = deque()
         """Complete, and not taken yet: whoever takes one may want to take all, to go back."""
         self._began: Mark | None = None
         self._took: Seconds = 0.0
@@ -102,28 +108,29 @@ class Drain:
     def ready(self, wait: bool = False) -> Iterator[Arrived]:
         """What has arrived, oldest first; or all that is under way, such as before a save."""
         while self._seen or self._queue:
-            shares: tuple[float, ...] = ()
             if not self._seen:
                 oldest = self._queue[0].arrived
                 if oldest is not None and not oldest.query():
                     if not wait and len(self._queue) <= self._most_under_way:
                         return
                     oldest.synchronize()
-                shares = self._see()
-            step = self._seen.popleft()
-            yield Arrived(step.tag, step.figures.tolist(), shares)
+                self._see()
+            yield self._seen.popleft()
 
-    def _see(self) -> tuple[float, ...]:
-        """Let the oldest step be complete, and those after it that are; their shares."""
-        self._seen.append(self._queue.popleft())
+    def _see(self) -> None:
+        """Let the oldest step be complete, and those after it that are."""
+        complete = [self._queue.popleft()]
         while self._queue and (later := self._queue[0].arrived) is not None and later.query():
-            self._seen.append(self._queue.popleft())
-        seconds = [step.seconds() for step in self._seen]
+            complete.append(self._queue.popleft())
+        seconds = [step.seconds() for step in complete]
         known = [s for s in seconds if s] or [1.0]
         self._took = max(seconds) or self._took
         usual = sum(known) / len(known)
         total = sum(s or usual for s in seconds)
-        return tuple((s or usual) / total for s in seconds)
+        shares = [(s or usual) / total for s in seconds]
+        dealt = dealt_out(self._time_buckets.drain(), shares)
+        for step, own in zip(complete, dealt, strict=True):
+            self._seen.append(Arrived(step.tag, step.figures.tolist(), own))
 
     @property
     def _most_under_way(self) -> int:
@@ -146,10 +153,9 @@ def complete(
     step: TrainingStep,
     now: Seconds,
     reached: int,
-    seconds: Mapping[str, Seconds],
 ) -> StepRecord:
     """A record with the figures of its step, made at Unix time `now`, when the host had queued the
-    update `reached`; `seconds` are its share, by bucket, since the record before it.
+    update `reached`.
     """
     record, figures = arrived.tag, arrived.figures
     loss, gradient_norm, masked, *scale = figures[: step.num_figures]
@@ -166,7 +172,7 @@ def complete(
         gauges=readings.gauges,
         totals=readings.totals,
         source_losses=readings.source_losses,
-        seconds=seconds,
+        seconds=arrived.seconds,
     )
 
 

@@ -14,7 +14,6 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.events import EventKind
 from longhaul.core.faults import Point, point
 from longhaul.core.records import Decision, Event, StepRecord
-from longhaul.core.units import Seconds
 from longhaul.data.batches import BatchRequest
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.optim.optimizer import LiveSettings
@@ -22,7 +21,7 @@ from longhaul.store.save_interval import UNMEASURED_STEPS
 from longhaul.train import orders
 from longhaul.train.borrowed_step import BorrowedStep, borrow_step, return_step
 from longhaul.train.coordinator import Coordinator
-from longhaul.train.drain import Drain, complete, dealt_out
+from longhaul.train.drain import Drain, complete
 from longhaul.train.effective import (
     EffectiveSettings,
     Occurrence,
@@ -60,8 +59,7 @@ class Trainer:
         self.ranks = parts.ranks
         self.snapshots = parts.snapshots
         self._evaluator = Evaluator(parts)
-        self._drain = Drain(parts.step.device)
-        self._seconds: deque[dict[str, Seconds]] = deque()  # of steps seen complete, not yet taken
+        self._drain = Drain(parts.step.device, parts.time_buckets)
         parts.step.alive = parts.time_buckets.alive
         self._to_report: deque[Occurrence] = deque()
         self._stopping = False
@@ -308,10 +306,8 @@ class Trainer:
     def completed(self, wait: bool = True) -> Iterator[StepRecord]:
         """Records of the steps that the device has made; waits for all that are under way."""
         for arrived in self._drain.ready(wait):
-            if arrived.shares:
-                self._seconds.extend(dealt_out(self._parts.time_buckets.drain(), arrived.shares))
-            now, seconds = self._parts.clock.wall(), self._seconds.popleft()
-            record = complete(arrived, self._parts.step, now, self.position.step, seconds)
+            now = self._parts.clock.wall()
+            record = complete(arrived, self._parts.step, now, self.position.step)
             self.coordinator.completed(record)
             yield record
 

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError as Mixed
 
 from longhaul.config.load import load_recipe
 from longhaul.config.size import shrunken
+from longhaul.core.clocks import FakeClock, TimeBuckets
 from longhaul.model.device import Mark
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build
@@ -157,7 +158,7 @@ def test_a_thread_that_names_no_device_is_found(fake) -> None:
 
 
 def test_figures_come_without_a_wait(fake) -> None:
-    drain: Drain[int] = Drain(fake.device)
+    drain = Drain(fake.device, TimeBuckets(FakeClock()))
     drain.push(3, made(fake))
     assert [step.tag for step in drain.ready()] == [3]
     assert Mark(fake.device).record().query()
