@@ -175,32 +175,27 @@ class Recovery:
             except DamagedSnapshot as damage:
                 self._say(f"WARNING: {damage}")
                 in_memory = False
-        restored = None if in_memory else self._from_disk()
+        if not in_memory:
+            self._trainer.roll_back(self._restore)
         step = self._trainer.position.step
         self._run_log.emit(
             EventKind.ROLLED_BACK,
             step,
             left=left,
             to=step,
-            where="memory" if restored is None else "disk",
+            where="memory" if in_memory else "disk",
             took_s=round(self._run_log.clock.monotonic() - began, 3),
         )
-        return restored
+        return None if in_memory else step
 
-    def _from_disk(self) -> int:
+    def _restore(self, parts: PartsFor) -> None:
         """The newest checkpoint that can be read: all those beyond the target are poisoned."""
-
-        def restore(parts: PartsFor) -> None:
-            ranks = self._trainer.ranks
-            control = None if ranks is None else ranks.control
-            if restore_newest(self._run_log, parts, self._say, control) is None:
-                raise NeedsPerson(
-                    f"there is no checkpoint in {self._run_log.folder.checkpoints} to go back to",
-                    "put one back, or start another run with --new",
-                )
-
-        self._trainer.roll_back(restore)
-        return self._trainer.position.step
+        control = None if self._trainer.ranks is None else self._trainer.ranks.control
+        if restore_newest(self._run_log, parts, self._say, control) is None:
+            raise NeedsPerson(
+                f"there is no checkpoint in {self._run_log.folder.checkpoints} to go back to",
+                "put one back, or start another run with --new",
+            )
 
     def _checkpoints(self) -> list[Checkpoint]:
         run_log = self._run_log
