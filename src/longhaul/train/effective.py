@@ -98,8 +98,8 @@ def fit_optimizer(step: TrainingStep, settings: OptimSection) -> Occurrence | No
     if old == settings.name:
         return None
     step.before_change()
+    sharding = step.optimizer.sharding
     del step.optimizer  # its memory is wanted for the new one
-    sharding = None if step.parallel is None else step.parallel.sharding
     step.optimizer = build_optimizer(step.model, settings, sharding)
     return EventKind.OPTIMIZER_SWAPPED, {"old": old, "new": settings.name, "state": "fresh"}
 

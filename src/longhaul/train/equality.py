@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from longhaul.config.recipe import Recipe
-from longhaul.core.pieces import Piece
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import IGNORED, Batch, share_of
 from longhaul.monitor.gauges import NOISE_SCALE, Readings
@@ -85,7 +86,7 @@ def trace(
         read_gauges = batch.draw == steps - 1
         figures.append(step(batch, sequences, recipe.optim.lr, read_gauges).tolist())
         step.before_change = lambda: None
-    sharding = None if step.parallel is None else step.parallel.sharding
+    sharding = step.optimizer.sharding
     return Trace(
         losses=tuple(loss for loss, *_ in figures),
         norms=tuple(norm for _, norm, *_ in figures),
@@ -190,24 +191,16 @@ def _keep_gradients(optimizer: Optimizer, kept: dict[str, Tensor]) -> None:
             kept[name] = own_part(weight.grad).detach().float().clone()
 
 
-_Held = dict[str, tuple[tuple[int, ...], list[tuple[Piece, Tensor]]]]
-
-
 def _joined(parts: Mapping[str, Tensor], sharding: Sharding) -> dict[str, Tensor]:
-    own: _Held = {}
-    for name, part in parts.items():
-        pieces = sharding.pieces[name]
-        if pieces.is_first_copy:
-            held = [(piece, part[piece.here]) for piece in pieces.mine]
-            own[name] = pieces.shape, held
-    gathered: list[_Held] | None = None
-    if dist.get_rank() == 0:
-        gathered = [{} for _ in range(dist.get_world_size())]
-    dist.gather_object(own, gathered)
+    own = [
+        (name, pieces.shape, piece.there, part[piece.here])
+        for name, part in parts.items()
+        if (pieces := sharding.pieces[name]).is_first_copy
+        for piece in pieces.mine
+    ]
+    of_ranks: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(own, of_ranks)
     whole: dict[str, Tensor] = {}
-    for of_rank in gathered or ():
-        for name, (shape, given) in of_rank.items():
-            tensor = whole.setdefault(name, torch.full(shape, torch.nan))
-            for piece, part in given:
-                tensor[piece.there] = part
+    for name, shape, there, part in chain.from_iterable(of_ranks or ()):
+        whole.setdefault(name, torch.full(shape, torch.nan))[there] = part
     return whole
