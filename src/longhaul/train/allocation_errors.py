@@ -50,11 +50,6 @@ class TooMuchEvaluated(MemoryError):
         self.sequences = sequences
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device's or the host's allocator refused."""
-    return refused_memory(error) is not None
-
-
 def refused_memory(error: BaseException) -> str | None:
     """The memory that was refused: `DEVICE`, `HOST` or `PINNED`; None if it was none."""
     if isinstance(error, torch.OutOfMemoryError):

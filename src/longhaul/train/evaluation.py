@@ -20,8 +20,8 @@ from longhaul.model.device import to_device
 from longhaul.model.gpt import GPT
 from longhaul.model.head import IGNORED_TARGET
 from longhaul.model.masks import flex_attends
-from longhaul.parallel.world import World
-from longhaul.train.allocation_errors import TooMuchEvaluated, is_out_of_memory
+from longhaul.parallel.world import Ranks
+from longhaul.train.allocation_errors import TooMuchEvaluated, refused_memory
 from longhaul.train.drain import Pace
 from longhaul.train.parts import Parts
 from longhaul.train.precision import autocast
@@ -218,7 +218,7 @@ class _Passes:
                 to_device(tokens_BT, self.device), to_device(targets_BT, self.device)
             )
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if refused_memory(error) is None:
                 raise
             shared = self.ranks is not None and self.ranks.share_passes
             if shared or len(tokens_BT) == 1:

@@ -6,7 +6,7 @@ has its own. Sequences of an evaluation are halved as often as ranks run out in 
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,8 @@ from longhaul.core.output import Say
 from longhaul.core.records import Event
 from longhaul.core.units import Bytes, short_bytes
 from longhaul.logbook.run_log import RunLog
-from longhaul.parallel.world import World
-from longhaul.train.allocation_errors import TooMuchMeasured, is_out_of_memory
+from longhaul.parallel.world import Ranks
+from longhaul.train.allocation_errors import TooMuchMeasured, refused_memory
 from longhaul.train.micro_batch import Budget, Found, find_micro_sequences
 from longhaul.train.parts import Parts
 from longhaul.train.step import TrainingStep
@@ -66,7 +66,7 @@ def fitting_micro_sequences(
                 peak_of(lambda: step.rehearse_evaluation(evaluated, context), step.device),
             )
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if refused_memory(error) is None:
                 raise
             if ranks is not None:
                 raise TooMuchMeasured(sequences) from error
@@ -129,13 +129,7 @@ class LiveBytes(TorchDispatchMode):
         """Most bytes alive at any one time."""
         self._followed: dict[int, Bytes] = {}
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation; its results that share no memory with its arguments are new."""
         result = func(*args, **(kwargs or {}))
         given = _storages((args, kwargs))
