@@ -25,24 +25,16 @@ def sample_tokens(
     end_of_text: int | None = None,
     ranks: World | None = None,
 ) -> Iterator[int]:
-    """Draw tokens that follow `prompt`, until `most_tokens` or the end of a text.
+    """Draw tokens that follow `prompt`, which is one at least, until there are `most_tokens` or the
+    text ends, with a token that is not yielded.
 
     As long as the text fits the context, a pass reads only what is new and a cache holds the rest;
-    beyond it every position moves, and each token costs a pass over the whole context.
+    beyond it every position moves, and each token costs a pass over the whole context. `ranks`
+    that hold parts of the model draw together, with rank 0's luck; they read the whole text for
+    each token, as a single position cannot be dealt out over a layer's ranks.
 
-    Args:
-        model: gives logits of shape [B, T, V], padding rows left out.
-        prompt: at least one token.
-        most_tokens: to draw.
-        context: tokens of history the model can see.
-        temperature: divides the logits; 0 takes the likeliest token.
-        top_k: draw from this many likeliest tokens; 0 draws from all.
-        seed: of this sample alone.
-        device: where the model lies.
-        end_of_text: token that ends the sample, not yielded.
-        ranks: that hold parts of the model and draw together, with rank 0's luck. They read the
-            whole text for each token, as a single position cannot be dealt out over a layer's
-            ranks.
+    `temperature` divides the model's logits [B, T, V]; 0 takes the likeliest token. Drawn is one of
+    the `top_k` likeliest, or of all if it is 0.
     """
     generator = torch.Generator().manual_seed(seed)
     history = list(prompt)
