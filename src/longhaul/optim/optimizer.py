@@ -121,20 +121,18 @@ class PortionsRule(Rule):
 
 
 class Optimizer:
-    """Owns the state of a model's update, with a rule for each role of weights; `name` is the value
-    of `optim.name`. A step is: gradients computed, `gate = optimizer.judge(loss)`,
-    `optimizer.step(gate)`, `optimizer.clear_gradients()`.
+    """Owns the state of a model's update, with a rule for each role of weights. A step: gradients
+    computed, `gate = optimizer.judge(loss)`, `optimizer.step(gate)`, `optimizer.clear_gradients()`.
     """
 
     def __init__(
         self,
-        name: str,
         model: nn.Module,
         settings: OptimSection,
         rule_for: Callable[[Group, OptimSection, Sharding | None], Rule],
         sharding: Sharding | None = None,
     ) -> None:
-        self.name = name
+        self.name = settings.name
         self.sharding = sharding
         self.draws = settings.rounding == "stochastic"
         """It draws random numbers, from the generator of the weights' device."""
@@ -190,17 +188,20 @@ class Optimizer:
 
     def live_settings(self) -> LiveSettings:
         """Settings as the next step will read them."""
-        live: LiveSettings = {"optimizer.name": self.name, "clip": self._clip}
-        for rule in self.rules:
-            live |= _of_role(rule, rule.numbers)
-        return live
+        return self._by_role(self.name, self._clip, lambda rule: rule.numbers)
 
     def expected_settings(self, settings: OptimSection, lr: float) -> LiveSettings:
         """What `live_settings` must say under `settings` at learning rate `lr`."""
-        expected: LiveSettings = {"optimizer.name": settings.name, "clip": settings.clip}
-        for rule in self.rules:
-            expected |= _of_role(rule, rule.wanted(settings, lr))
-        return expected
+        return self._by_role(settings.name, settings.clip, lambda rule: rule.wanted(settings, lr))
+
+    def _by_role(
+        self, name: str, clip: float, numbers_of: Callable[[Rule], Mapping[str, float]]
+    ) -> LiveSettings:
+        return {"optimizer.name": name, "clip": clip} | {
+            f"{rule.group.role}.{number}": value
+            for rule in self.rules
+            for number, value in numbers_of(rule).items()
+        }
 
     def tensors(self) -> dict[str, Tensor]:
         """State of all rules by name, `<weight>.<what>`, or `<role>.<what>` if it is the role's. Of
@@ -230,10 +231,6 @@ class Optimizer:
                 f"the checkpoint holds the state of optimizer {facts['name']}, not of {self.name}",
                 "set optim.name back, or start another run with --new",
             )
-
-
-def _of_role(rule: Rule, numbers: Mapping[str, float]) -> LiveSettings:
-    return {f"{rule.group.role}.{name}": value for name, value in numbers.items()}
 
 
 def divide(gradients: list[Tensor], divisor: Tensor | None) -> None:

@@ -236,4 +236,4 @@ def build_optimizer(
     model: nn.Module, settings: OptimSection, sharding: Sharding | None = None
 ) -> Optimizer:
     """The optimizer that the settings ask for, over all trainable weights of `model`."""
-    return Optimizer(settings.name, model, settings, OPTIMIZERS[settings.name], sharding)
+    return Optimizer(model, settings, OPTIMIZERS[settings.name], sharding)
