@@ -96,10 +96,9 @@ def test_a_decision_holds_from_the_next_step_on(make_trainer: MakeTrainer) -> No
         if isinstance(record, StepRecord):
             rates[record.step] = record.learning_rate
             if record.step == 7:
-                trainer.apply(decision("set", path="optim.lr", value=1e-5), "1.01")
+                trainer.apply(decision("set", path="optim.lr", value=1e-5))
     assert rates[7] == 2e-3
     assert rates[8] == rates[12] == 1e-5
-    assert trainer.identity.segment == "1.01"
 
 
 def test_a_scheduled_override_begins_at_its_step_in_every_attempt(
@@ -241,7 +240,7 @@ def test_a_rollback_with_a_skip_passes_the_data_over_and_counts_steps_on(
                 to_snapshot(trainer, 2)
                 skip = {"begin": made[2].draw, "end": made[4].next_draw}
                 rollback = {"from": 5, "to": 2, "draw": made[2].draw}
-                trainer.apply(to_recover(rollback=rollback, skip=skip), "1.01")
+                trainer.apply(to_recover(rollback=rollback, skip=skip))
     assert [r.step for r in made[4:8]] == [5, 3, 4, 5]
     assert made[5].draw == made[4].next_draw, "three steps' blocks are passed over"
     assert made[5].next_draw == made[5].draw + 8
@@ -278,7 +277,7 @@ def test_gradients_and_live_settings_do_not_survive_a_rollback(make_trainer: Mak
     for parameter in trainer.training_step.model.parameters():
         parameter.grad = torch.ones_like(parameter)
     to_snapshot(trainer, 3)
-    trainer.apply(to_recover(set={"optim.lr": 1e-4}), "1.01")
+    trainer.apply(to_recover(set={"optim.lr": 1e-4}))
     assert all(p.grad is None for p in trainer.training_step.model.parameters())
     assert trainer.live_settings()["matrix.lr"] == 1e-4
     assert trainer.position.step == 3

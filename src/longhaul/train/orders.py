@@ -22,7 +22,6 @@ class Apply(Order):
     """Obey a decision."""
 
     decision: Decision
-    segment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

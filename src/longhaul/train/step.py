@@ -257,13 +257,6 @@ class TrainingStep:
         finally:
             self._forward, self.forms, self._precision = before
 
-    def compiles(
-        self, batch: Batch, micro_sequences: int, read_gauges: bool, window: int | None
-    ) -> bool:
-        """Whether a step on these must compile something first, which takes long."""
-        sequences, length = batch.tokens_BT.shape
-        return self.forms.is_new(min(micro_sequences, sequences), length, window, read_gauges)
-
     def apply_settings(self, settings: OptimSection, learning_rate: float) -> None:
         """Take changed settings into the optimizer and the loss scale; all state is kept."""
         self.before_change()

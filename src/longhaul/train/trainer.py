@@ -126,13 +126,11 @@ class Trainer:
         compared = () if comparison is None else comparison.intervals(settings.monitor)
         return settings.evaluation.interval_steps, self.save_interval, *compared
 
-    def apply(self, decision: Decision, segment: str | None = None) -> None:
+    def apply(self, decision: Decision) -> None:
         """Obey a decision that the ledger already holds, from the next step on; on all ranks."""
-        self.coordinator.order(orders.Apply(decision, segment))
+        self.coordinator.order(orders.Apply(decision))
         self.ledger = fold(self.ledger, decision)
         self._effective = EffectiveSettings(self._recipe, self.ledger)
-        if segment is not None:
-            self.enter(segment)
         self._obey()
         self.coordinator.state_changed()
 
@@ -176,12 +174,9 @@ class Trainer:
         )
 
     def borrow_step(self, copies: int) -> BorrowedStep:
-        """The live step, to make other steps with; nothing else is done before `return_step`.
-
-        Raises:
-            ValueError: there are records that nobody has taken yet.
-            MemoryError: the host has no room for so many copies of the training state at once.
-            OneProcessOnly: this run has replicas.
+        """The live step, to make other steps with; nothing else is done before `return_step`. A
+        ValueError if there are records that nobody has taken yet; a MemoryError if the host has no
+        room for so many copies of the training state at once; OneProcessOnly if there are replicas.
         """
         copies = self.coordinator.copies_on_host(copies)
         if self._drain:
@@ -272,7 +267,8 @@ class Trainer:
         # Stays open until something else is booked: waiting for the device is training too.
         parts.time_buckets.switch("redone" if redone else "training")
         at_once = settings.micro_sequences(position.step)
-        compiles = parts.step.compiles(batch, at_once, read_gauges, window)
+        sequences, length = batch.tokens_BT.shape
+        compiles = parts.step.forms.is_new(min(at_once, sequences), length, window, read_gauges)
         self._drain.begin(compiles)
         with parts.time_buckets.track("compile") if compiles else nullcontext():
             figures = parts.step(batch, at_once, rate, read_gauges, window)

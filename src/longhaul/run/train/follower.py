@@ -130,8 +130,8 @@ def carry_out(order: AnyOrder, trainer: Trainer, dataset: Dataset, checkpoints: 
     assert trainer.ranks is not None
     control = trainer.ranks.control
     match order:
-        case orders.Apply(decision, segment):
-            trainer.apply(decision, segment)
+        case orders.Apply(decision):
+            trainer.apply(decision)
         case orders.RollBack():
             _take(trainer.completed())
             trainer.roll_back(lambda parts: restore_as_ordered(parts, control))

@@ -149,11 +149,10 @@ class RequestHandler:
         old = value_at(self._trainer.settings.model_dump(mode="json"), path)
         data = {"path": path, "value": value, "old": old}
         decision = self._decide(request, step, data, asked.from_step)
-        segment = None
         if asked.from_step <= step:
             reason = request.reason or f"set {path}"
-            segment = self._recovery.open_segment(settings, reason)
-        self._trainer.apply(decision, segment)
+            self._trainer.enter(self._recovery.open_segment(settings, reason))
+        self._trainer.apply(decision)
         self._run_log.emit(EventKind.SETTINGS_READ_BACK, step, live=self._trainer.live_settings())
         later = f" from step {asked.from_step} on" if asked.from_step > step else ""
         insisted = "; it was undone once and will not be again" if again else ""
