@@ -197,11 +197,10 @@ class Optimizer:
     def _by_role(
         self, name: str, clip: float, numbers_of: Callable[[Rule], Mapping[str, float]]
     ) -> LiveSettings:
-        return {"optimizer.name": name, "clip": clip} | {
-            f"{rule.group.role}.{number}": value
-            for rule in self.rules
-            for number, value in numbers_of(rule).items()
-        }
+        settings: LiveSettings = {"optimizer.name": name, "clip": clip}
+        for rule in self.rules:
+            settings |= {f"{rule.group.role}.{key}": n for key, n in numbers_of(rule).items()}
+        return settings
 
     def tensors(self) -> dict[str, Tensor]:
         """State of all rules by name, `<weight>.<what>`, or `<role>.<what>` if it is the role's. Of
