@@ -155,44 +155,37 @@ class Dealing:
     def __call__(self, parts_Nrc: Tensor, function: Whole) -> Tensor:
         """`function` of the whole matrices, cut again. All ranks call it together."""
         dealt = self._numbers[dist.get_rank(self._sharding.replicas)]
-        whole_MRC = self._gathered(parts_Nrc, dealt)
-        made_MRC = function(whole_MRC) if len(whole_MRC) else whole_MRC
-        back_Nrc = self._scattered(made_MRC, parts_Nrc, dealt)
+        order = [n for numbers in dealt for n in numbers]
+        count, own = len(dealt[self._pieces.holder]), parts_Nrc[0].numel()
+        give = [own * len(numbers) for numbers in dealt]
+        take = [count * math.prod(shape) for shape in self._shapes]
+        # What travels is let go of before anything is computed.
+        whole_MRC = self._joined(self._exchange(parts_Nrc[order].flatten(), give, take), count)
+        made_MRC = function(whole_MRC) if count else whole_MRC
+        cut = self._exchange(torch.cat(self._cut(made_MRC)), take, give)
+        back_Nrc = torch.empty_like(parts_Nrc)
+        back_Nrc[order] = cut.view(len(order), *parts_Nrc.shape[1:])
         return back_Nrc if self._replicas == 1 else self._shared(back_Nrc)
 
-    def _gathered(self, parts_Nrc: Tensor, dealt: list[list[int]]) -> Tensor:
-        mine = self._pieces.holder
-        order = [n for numbers in dealt for n in numbers]
-        own = parts_Nrc[0].numel()
-        sent = parts_Nrc[order].flatten()
-        count = len(dealt[mine])
-        sizes = [count * math.prod(shape) for shape in self._shapes]
-        received = self._exchange(sent, [own * len(numbers) for numbers in dealt], sizes)
-        whole_MRC = parts_Nrc.new_empty(count, *self._pieces.shape)
-        segments = received.split(sizes)
-        for holder, (segment, shape) in enumerate(zip(segments, self._shapes, strict=True)):
-            part_Mrc = segment.view(count, *shape)
-            for piece in self._pieces.by_holder[holder]:
+    def _joined(self, parts: Tensor, count: int) -> Tensor:
+        """Whole matrices of parts, which lie flat one after the other, by holder."""
+        whole_MRC = parts.new_empty(count, *self._pieces.shape)
+        flat = parts.split([count * math.prod(shape) for shape in self._shapes])
+        for part, shape, held in zip(flat, self._shapes, self._pieces.by_holder, strict=True):
+            part_Mrc = part.view(count, *shape)
+            for piece in held:
                 whole_MRC[:, *piece.there] = part_Mrc[:, *piece.here]
         return whole_MRC
 
-    def _scattered(self, made_MRC: Tensor, parts_Nrc: Tensor, dealt: list[list[int]]) -> Tensor:
-        count = len(made_MRC)
-        segments = []
-        for holder, shape in enumerate(self._shapes):
-            part_Mrc = made_MRC.new_empty(count, *shape)
-            for piece in self._pieces.by_holder[holder]:
-                part_Mrc[:, *piece.here] = made_MRC[:, *piece.there]
-            segments.append(part_Mrc.flatten())
-        own = parts_Nrc[0].numel()
-        sizes = [len(segment) for segment in segments]
-        received = self._exchange(
-            torch.cat(segments), sizes, [own * len(numbers) for numbers in dealt]
-        )
-        order = [n for numbers in dealt for n in numbers]
-        back_Nrc = torch.empty_like(parts_Nrc)
-        back_Nrc[order] = received.view(len(order), *parts_Nrc.shape[1:])
-        return back_Nrc
+    def _cut(self, whole_MRC: Tensor) -> list[Tensor]:
+        """The flat parts again."""
+        parts = []
+        for shape, held in zip(self._shapes, self._pieces.by_holder, strict=True):
+            part_Mrc = whole_MRC.new_empty(len(whole_MRC), *shape)
+            for piece in held:
+                part_Mrc[:, *piece.here] = whole_MRC[:, *piece.there]
+            parts.append(part_Mrc.flatten())
+        return parts
 
     def _shared(self, back_Nrc: Tensor) -> Tensor:
         """Every replica's matrices, from the replica that was dealt them."""
