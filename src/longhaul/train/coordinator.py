@@ -162,21 +162,17 @@ class RankZero(_AmongRanks):
 
 
 class Follower(_AmongRanks):
-    """Of every other rank: its records are nobody's, and it does what rank 0 orders; `reached` is
-    given how many updates are complete.
-    """
+    """Of every other rank, which does what rank 0 orders."""
 
     def __init__(
         self,
         parts: Parts,
         stop_request: StopRequest,
         carry_out: Callable[[Any], None],
-        reached: Callable[[int], None] = lambda step: None,
         place: "Place | None" = None,
     ) -> None:
         super().__init__(parts, stop_request, place)
         self._carry_out = carry_out
-        self._reached = reached
 
     def begin(self) -> None:
         """What rank 0 decides before its first step."""
@@ -184,12 +180,9 @@ class Follower(_AmongRanks):
         self._listen()
 
     def boundary(self, records: Iterable[StepRecord | Event]) -> Iterator[StepRecord | Event]:
-        """Nobody reads the records; what rank 0 orders is done."""
-        for record in records:
-            if isinstance(record, StepRecord):  # as rank 0 says it, which writes them down
-                self._reached(record.step)
+        """What rank 0 orders is done once the records are taken, as it orders it then."""
+        yield from records
         self._listen()
-        yield from ()
 
     def end(self) -> None:
         """What rank 0 does after its last step, until it has `Ended`."""

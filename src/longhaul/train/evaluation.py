@@ -68,16 +68,6 @@ class Evaluation:
             return float("nan")
         return bits_per_byte(sum(s.total_nats for s in splits), sum(s.num_bytes for s in splits))
 
-    def as_data(self) -> dict[str, object]:
-        """The form kept in the journal."""
-        return {
-            "loss": self.loss,
-            "bits_per_byte": self.bits_per_byte,
-            "tokens": self.tokens,
-            "sources": {name: split.loss for name, split in self.sources.items()},
-            "at_once": self.at_once,
-        }
-
 
 def evaluate(
     model: GPT,
@@ -150,7 +140,11 @@ class Evaluator:
         if step.parallel is not None:
             step.parallel.rest()
         return {
-            **evaluation.as_data(),
+            "loss": evaluation.loss,
+            "bits_per_byte": evaluation.bits_per_byte,
+            "tokens": evaluation.tokens,
+            "sources": {name: split.loss for name, split in evaluation.sources.items()},
+            "at_once": evaluation.at_once,
             "did_not_fit": wanted if evaluation.at_once < wanted else None,
             "whole_split": most_tokens is None,
             "epoch": round(parts.batches.order.epoch(position.draw), 4),
