@@ -8,11 +8,11 @@ import torch
 
 import longhaul.train.elastic
 from longhaul.core.records import Decision, StepRecord
-from longhaul.data.batches import IGNORED, Batch, BatchRequest
+from longhaul.data.batches import IGNORED, Batch, BatchRequest, own_share
 from longhaul.parallel.replicas import Deal
 from longhaul.run.train.elastic import place_of
 from longhaul.train.coordinator import Coordinator, OneProcessOnly
-from longhaul.train.elastic import ElasticStep, Outrun, Place, own_share
+from longhaul.train.elastic import ElasticStep, Outrun, Place
 from longhaul.train.trainer import Trainer
 
 RATE = 1e-3
@@ -59,7 +59,7 @@ def test_a_batch_is_dealt_out_whole_among_any_number_of_replicas(make_trainer) -
     batch = batch_of(make_trainer())
     dice = random.Random(0)
     for size in (1, 2, 3, 5, 16, 19):
-        shares = [own_share(batch, Deal(rank, size)) for rank in range(size)]
+        shares = [own_share(batch, rank, size) for rank in range(size)]
         real = [share for share in shares if (share.targets_BT != IGNORED).any()]
         assert torch.equal(torch.cat([share.tokens_BT for share in real]), batch.tokens_BT)
         assert torch.equal(torch.cat([share.targets_BT for share in real]), batch.targets_BT)
@@ -71,7 +71,7 @@ def test_a_batch_is_dealt_out_whole_among_any_number_of_replicas(make_trainer) -
 def test_processes_of_one_replica_are_given_equally_many_sequences(make_trainer) -> None:
     batch = batch_of(make_trainer())
     for size in (2, 6, 7, 19):
-        shares = [own_share(batch, Deal(rank, size), even=True) for rank in range(size)]
+        shares = [own_share(batch, rank, size, even=True) for rank in range(size)]
         assert {len(share.tokens_BT) for share in shares} == {-(-16 // size)}
         assert {len(share.source_B) for share in shares} == {-(-16 // size)}
         real = [share.targets_BT[(share.targets_BT != IGNORED).any(1)] for share in shares]
@@ -86,7 +86,7 @@ def test_gradients_of_all_replicas_add_up_to_that_of_one_process(make_trainer, s
     whole = [weight.grad.clone() for weight in step.model.parameters()]
     step.optimizer.clear_gradients()
     # One process after the other adds to the same gradients what each would send to the others.
-    losses = [step.compute(own_share(batch, Deal(rank, size)), 16) for rank in range(size)]
+    losses = [step.compute(own_share(batch, rank, size), 16) for rank in range(size)]
     assert sum(losses) == pytest.approx(float(loss), rel=1e-6)
     for weight, expected in zip(step.model.parameters(), whole, strict=True):
         torch.testing.assert_close(weight.grad, expected, rtol=1e-4, atol=1e-7)

@@ -6,7 +6,7 @@ Shapes: B sequences of a batch, T tokens of a sequence.
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -167,6 +167,23 @@ def share_of(count: int, rank: int, size: int) -> slice:
     each, rest = divmod(count, size)
     begin = rank * each + min(rank, rest)
     return slice(begin, begin + each + (rank < rest))
+
+
+def own_share(batch: Batch, rank: int, size: int, even: bool = False) -> Batch:
+    """One rank's sequences of a global batch; one of no weight where there are none for it. If
+    `even`, with so many of no weight that all ranks have as many.
+    """
+    own = share_of(len(batch.tokens_BT), rank, size)
+    tokens_BT, targets_BT = batch.tokens_BT[own], batch.targets_BT[own]
+    source_B = None if batch.source_B is None else batch.source_B[own]
+    missing = (-(-len(batch.tokens_BT) // size) if even else 1) - len(tokens_BT)
+    if missing > 0:
+        more_BT = batch.tokens_BT[:missing]
+        tokens_BT = torch.cat((tokens_BT, more_BT))
+        targets_BT = torch.cat((targets_BT, torch.full_like(more_BT, IGNORED)))
+        if source_B is not None and batch.source_B is not None:
+            source_B = torch.cat((source_B, batch.source_B[:missing]))
+    return replace(batch, tokens_BT=tokens_BT, targets_BT=targets_BT, source_B=source_B)
 
 
 def _stages(dataset: Dataset, stages: Sequence[MixtureStage]) -> list[Stage]:

@@ -12,7 +12,6 @@ Shapes: B sequences of a batch, T tokens of a sequence.
 import json
 import os
 from collections import deque
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from longhaul.checkpoint.capture import capture, local_of, put_back
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.records import StepRecord, from_line, to_line
 from longhaul.core.units import Seconds
-from longhaul.data.batches import IGNORED, Batch, share_of
+from longhaul.data.batches import Batch, own_share
 from longhaul.model.device import on, to_device
 from longhaul.optim.sharding import own_part
 from longhaul.parallel.replicas import Deal, Replicas, State, Within
@@ -63,7 +62,7 @@ class ElasticStep(TrainingStep):
                 return to_device(self.place.figures, self.device)
             own = self.place.own_deal(deal)
             self._own = (own.rank,)
-            share = own_share(batch, own, even=self.parallel is not None)
+            share = own_share(batch, own.rank, own.size, even=self.parallel is not None)
             self._together = True
             try:
                 made = super().__call__(share, *given, **named)
@@ -86,25 +85,6 @@ class ElasticStep(TrainingStep):
             if not self.place.replicas.commit():
                 raise _Void
         return loss
-
-
-def own_share(batch: Batch, deal: Deal, even: bool = False) -> Batch:
-    """One process's sequences of a global batch; one of no weight where there are none for it.
-
-    If `even`, with so many of no weight that all have as many, as where processes must make the
-    same number of micro-batches.
-    """
-    own = share_of(len(batch.tokens_BT), deal.rank, deal.size)
-    tokens_BT, targets_BT = batch.tokens_BT[own], batch.targets_BT[own]
-    source_B = None if batch.source_B is None else batch.source_B[own]
-    missing = (-(-len(batch.tokens_BT) // deal.size) if even else 1) - len(tokens_BT)
-    if missing > 0:
-        more_BT = batch.tokens_BT[:missing]
-        tokens_BT = torch.cat((tokens_BT, more_BT))
-        targets_BT = torch.cat((targets_BT, torch.full_like(more_BT, IGNORED)))
-        if source_B is not None and batch.source_B is not None:
-            source_B = torch.cat((source_B, batch.source_B[:missing]))
-    return replace(batch, tokens_BT=tokens_BT, targets_BT=targets_BT, source_B=source_B)
 
 
 class Place:
@@ -132,10 +112,14 @@ class Place:
         self._recent: deque[str] = deque(maxlen=_REMEMBERED)
         self._orders = 0
         self._met: Deal | None = None
+        within = None
+        if ranks is not None:
+            store = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            within = Within(ranks.rank, ranks.size, store, ranks.control.agree)
         # Whoever is new wants a leader's state, be it of step 0; only a leader has one of its own.
         generation = progress.position.step + 1 if number == 0 else 0
         self.replicas = Replicas(
-            number, lighthouse, generation, self._give, self._take, most_s, _within(ranks)
+            number, lighthouse, generation, self._give, self._take, most_s, within
         )
         step.place = self
 
@@ -209,10 +193,3 @@ class Place:
         self._recent.extend(told["recent"])
         self._orders = told["orders"]
         self.peer = told["giver"]
-
-
-def _within(ranks: World | None) -> Within | None:
-    if ranks is None:
-        return None
-    store = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return Within(ranks.rank, ranks.size, store, ranks.control.agree)

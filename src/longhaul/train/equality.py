@@ -13,7 +13,8 @@ from torch import Tensor
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.schedules import derive_key
-from longhaul.data.batches import IGNORED, Batch, share_of
+from longhaul.data.batches import Batch, own_share
+from longhaul.model.initialise import allocate, build, to_number_format
 from longhaul.monitor.gauges import NOISE_SCALE, Readings
 from longhaul.optim.optimizer import Optimizer
 from longhaul.optim.sharding import Sharding, own_part
@@ -112,23 +113,19 @@ def random_batches(
     """The same global batches for every world; each rank is given its share."""
     stage = recipe.batch_at(0)
     rank, size = (0, 1) if world is None else (world.data_rank, world.data_size)
-    own = share_of(stage.sequences, rank, size)
-    missing = -(-stage.sequences // size) - (own.stop - own.start)
     for draw in range(steps):
         generator = torch.Generator().manual_seed(derive_key(recipe.seed, "equality", draw))
         shape = (stage.sequences, stage.sequence_length + 1)
-        window_BT = torch.randint(vocab_size, shape, generator=generator)[own]
-        source_B = torch.arange(stage.sequences)[own] % 2
-        nothing_BT = torch.full((missing, shape[1]), IGNORED)
-        window_BT = torch.cat((window_BT, nothing_BT))
-        yield Batch(
-            tokens_BT=window_BT[:, :-1].clamp(min=0),
+        window_BT = torch.randint(vocab_size, shape, generator=generator)
+        batch = Batch(
+            tokens_BT=window_BT[:, :-1],
             targets_BT=window_BT[:, 1:],
             num_targets=stage.sequences * stage.sequence_length,
             draw=draw,
             next_draw=draw + 1,
-            source_B=torch.cat((source_B, source_B.new_zeros(missing))),
+            source_B=torch.arange(stage.sequences) % 2,
         )
+        yield own_share(batch, rank, size, even=True)
 
 
 def distance(one: Trace, other: Trace) -> Distance:
