@@ -102,13 +102,13 @@ class LossScale:
         """Take the verdict of a step made at this scale: less after an overflow, more after long.
         True, on the device, if this step overflowed although the scale is at its floor already.
         """
-        overflow, numbers = gate.masked, self._numbers
-        at_floor = overflow & (self.scale <= numbers["floor"])
+        overflow, settings = gate.masked, self._settings
+        at_floor = overflow & (self.scale <= settings.floor)
         good_steps = torch.where(overflow, 0, self._good_steps + 1)
-        grows = good_steps >= numbers["growth_interval"]
-        factor = torch.where(grows, numbers["growth_factor"], 1.0)
-        factor = torch.where(overflow, numbers["backoff_factor"], factor)
-        self.scale.mul_(factor).clamp_(numbers["floor"], numbers["ceiling"])
+        grows = good_steps >= settings.growth_interval
+        factor = torch.where(grows, settings.growth_factor, 1.0)
+        factor = torch.where(overflow, settings.backoff_factor, factor)
+        self.scale.mul_(factor).clamp_(settings.floor, settings.ceiling)
         self._good_steps.copy_(torch.where(grows, 0, good_steps))
         return at_floor
 
@@ -119,15 +119,15 @@ class LossScale:
 
     def apply_settings(self, settings: LossScaleSection) -> None:
         """Take changed settings and keep the scale."""
-        self._numbers = _numbers(settings)
+        self._settings = settings
 
     def live_settings(self) -> dict[str, float]:
         """Settings as the next update will read them."""
-        return {f"loss_scale.{name}": value for name, value in self._numbers.items()}
+        return self.expected_settings(self._settings)
 
     def expected_settings(self, settings: LossScaleSection) -> dict[str, float]:
         """What `live_settings` must say under `settings`."""
-        return {f"loss_scale.{name}": value for name, value in _numbers(settings).items()}
+        return {f"loss_scale.{name}": float(getattr(settings, name)) for name in _NUMBERS}
 
     def tensors(self) -> dict[str, Tensor]:
         """The scale, and the steps in a row that did not overflow."""
@@ -142,7 +142,3 @@ class LossScale:
 
 
 _NUMBERS = ("growth_interval", "growth_factor", "backoff_factor", "floor", "ceiling")
-
-
-def _numbers(settings: LossScaleSection) -> dict[str, float]:
-    return {name: float(getattr(settings, name)) for name in _NUMBERS}
