@@ -14,7 +14,6 @@ from torch import Tensor
 from longhaul.config.recipe import Recipe
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch, own_share
-from longhaul.model.initialise import allocate, build, to_number_format
 from longhaul.monitor.gauges import NOISE_SCALE, Readings
 from longhaul.optim.optimizer import Optimizer
 from longhaul.optim.sharding import Sharding, own_part

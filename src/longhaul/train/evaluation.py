@@ -20,7 +20,7 @@ from longhaul.model.device import to_device
 from longhaul.model.gpt import GPT
 from longhaul.model.head import IGNORED_TARGET
 from longhaul.model.masks import flex_attends
-from longhaul.parallel.world import Ranks
+from longhaul.parallel.world import World
 from longhaul.train.allocation_errors import TooMuchEvaluated, refused_memory
 from longhaul.train.drain import Pace
 from longhaul.train.parts import Parts

@@ -21,7 +21,7 @@ from longhaul.core.output import Say
 from longhaul.core.records import Event
 from longhaul.core.units import Bytes, short_bytes
 from longhaul.logbook.run_log import RunLog
-from longhaul.parallel.world import Ranks
+from longhaul.parallel.world import World
 from longhaul.train.allocation_errors import TooMuchMeasured, refused_memory
 from longhaul.train.micro_batch import Budget, Found, find_micro_sequences
 from longhaul.train.parts import Parts

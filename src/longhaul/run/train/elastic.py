@@ -105,7 +105,7 @@ def follow_leader(folder: RunFolder) -> ExitCode:
         parts = build_parts(recipe, ledger, dataset, device, saver, time_buckets, ranks)
         leaving.callback(parts.saver.close)
         leaving.callback(parts.batches.close)
-        place = place_of(parts, replica, recipe)
+        place = take_place(parts, replica, recipe)
         leaving.callback(place.close)
         place.join()
         if place.peer is not None:
@@ -123,7 +123,7 @@ def follow_leader(folder: RunFolder) -> ExitCode:
             return ExitCode.FINISHED
 
 
-def place_of(parts: Parts, number: int, recipe: Recipe) -> Place:
+def take_place(parts: Parts, number: int, recipe: Recipe) -> Place:
     """The place of a replica among all, not joined yet."""
     step = parts.step
     if not isinstance(step, ElasticStep):

@@ -5,7 +5,7 @@ It makes its part of each step and of each checkpoint, writes no log, and shows 
 
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import assert_never
@@ -16,9 +16,8 @@ from longhaul.checkpoint.shared_memory_snapshot import restore_shared_as_ordered
 from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.core.clocks import RealClock, TimeBuckets, process_start
 from longhaul.core.errors import ExitCode
-from longhaul.core.output import View
 from longhaul.core.records import StepRecord
-from longhaul.core.signals import StopRequest, leaving_at_once, listening
+from longhaul.core.signals import leaving_at_once, listening
 from longhaul.data.dataset import Dataset
 from longhaul.data.verification import text_for_training
 from longhaul.logbook.folder import RunFolder
@@ -99,34 +98,23 @@ def follow(place: Place, known: RunFolder | None = None) -> ExitCode:
         emit = reporting_in_own_file(folder, briefing.attempt, place.rank, clock)
         guard = MemoryGuard(parts, recipe, folder, emit)
         with guard.answering():
-            measure_as_ordered(briefing.recipe, parts, ranks)
-        trainer = _trainer(briefing, folder, dataset, parts, stop_request)
+            measure_as_ordered(recipe, parts, ranks)
+        place_among = None
+        if recipe.parallel.elastic:
+            from longhaul.run.train.elastic import take_place
+
+            place_among = take_place(parts, 0, recipe)
+            place_among.join()  # with the others that are the leader
+        shared: tuple[LedgerState, Identity] = ranks.control.share()
+        ledger, identity = shared
+
+        def obey(order: AnyOrder) -> None:
+            carry_out(order, trainer, dataset, folder.checkpoints)
+
+        follower = Follower(parts, stop_request, obey, place_among)
+        trainer = Trainer(recipe, ledger, parts, identity, follower)
         with guard.answering(trainer):
             return ExitCode(train_until_ended(trainer, progress))
-
-
-def _trainer(
-    briefing: Briefing,
-    folder: RunFolder,
-    dataset: Dataset,
-    parts: Parts,
-    stop_request: StopRequest,
-) -> Trainer:
-    recipe, place = briefing.recipe, None
-    if recipe.parallel.elastic:
-        from longhaul.run.train.elastic import join_within_leader
-
-        place = join_within_leader(parts, recipe)
-    assert parts.ranks is not None
-    shared: tuple[LedgerState, Identity] = parts.ranks.control.share()
-    ledger, identity = shared
-
-    def obey(order: AnyOrder) -> None:
-        carry_out(order, trainer, dataset, folder.checkpoints)
-
-    follower = Follower(parts, stop_request, obey, place)
-    trainer = Trainer(recipe, ledger, parts, identity, follower)
-    return trainer
 
 
 def train_until_ended(trainer: Trainer, progress: ProgressFile | None = None) -> int:
