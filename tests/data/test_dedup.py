@@ -1,17 +1,20 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.data.documents import ExactDuplicates, is_held_out, text_digest
+from longhaul.data.documents import Breakage, Document, is_held_out, text_digest
+from longhaul.data.sources import Corpus
+from longhaul.data.survey import kept_documents
 
 TEXTS = st.lists(st.text(max_size=8), max_size=40)
 
 
 @given(TEXTS)
 def test_each_text_is_new_once(texts):
-    duplicates = ExactDuplicates()
-    kept = [t for t in texts if duplicates.is_new(text_digest(t.encode()))]
+    corpus = Corpus("texts", 1.0, None, lambda _: (Document(text, "") for text in texts))
+    breakage = Breakage("texts", 0.0)
+    kept = [each.document.text for each in kept_documents(corpus, breakage, set())]
     assert kept == list(dict.fromkeys(texts))
-    assert duplicates.num_dropped == len(texts) - len(kept)
+    assert breakage.num_duplicates == len(texts) - len(kept)
 
 
 @given(st.binary(max_size=20), st.floats(0.001, 0.49), st.floats(0.001, 0.49))

@@ -66,7 +66,7 @@ _HOPELESS = 1000
 
 
 class Breakage:
-    """Counts the broken lines and files of one source.
+    """Counts what is left out of one source.
 
     Broken ÷ (lines + rows + files seen) may be `max_fraction`. Empty files and texts are counted
     apart: nothing is lost by leaving them out, and a folder of code is full of empty `__init__.py`.
@@ -76,15 +76,12 @@ class Breakage:
         self.num_seen = 0
         self.num_broken = 0
         self.num_empty = 0
+        self.num_duplicates = 0
         self._source = source
         self._max_fraction = max_fraction
         self._examples: dict[str, list[str]] = {}
         self._counts: dict[str, int] = {}
         self._first_empty = ""
-
-    def saw(self) -> None:
-        """One more file, line or row was looked at."""
-        self.num_seen += 1
 
     def broken(self, file: str, reason: str, line: int | None = None) -> None:
         """Count a file, line or row that is skipped; DataError if they are too many already."""
@@ -154,19 +151,3 @@ def is_held_out(digest: bytes, fraction: float) -> bool:
     growing the fraction only adds to the held-out side.
     """
     return int.from_bytes(digest[:8], "big") < fraction * 2.0**64
-
-
-class ExactDuplicates:
-    """Remembers which texts were seen, by digest: about 100 bytes of memory a document."""
-
-    def __init__(self) -> None:
-        self.num_dropped = 0
-        self._seen: set[bytes] = set()
-
-    def is_new(self, digest: bytes) -> bool:
-        """True the first time; later ones are counted as dropped."""
-        if digest in self._seen:
-            self.num_dropped += 1
-            return False
-        self._seen.add(digest)
-        return True

@@ -27,7 +27,6 @@ from longhaul.core.files import fsync_folder, sha256_of, write_json
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
-from longhaul.data.documents import ExactDuplicates
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey, take_survey
@@ -162,7 +161,7 @@ def _fill(
     )  # fmt: skip
     tokenizer = _make_tokenizer(recipe.tokenizer, survey, given, say)
     tokenizer.save(folder / tokenizer.file_name)
-    duplicates = ExactDuplicates() if recipe.data.drop_exact_duplicates else None
+    seen: set[bytes] | None = set() if recipe.data.drop_exact_duplicates else None
     surveyed = iter(survey.sources)
     made: list[tuple[SourceSurvey, SourceTokens]] = []
     for number, corpus in enumerate(corpora):
@@ -171,7 +170,7 @@ def _fill(
             made.append(write_tokens(stem, corpus, recipe.data, tokenizer, say))
             continue
         found = next(surveyed)
-        source = write_text(stem, corpus, found, duplicates, recipe.data, tokenizer, say)
+        source = write_text(stem, corpus, found, seen, recipe.data, tokenizer, say)
         made.append((found, source))
     write_json(folder / MANIFEST, _manifest(folder, recipe, tokenizer, made))
 

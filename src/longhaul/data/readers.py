@@ -120,7 +120,7 @@ def read_file(path: Path, name: str, text_field: str, breakage: Breakage) -> Ite
     JSON lines and Parquet have the text in the field or column `text_field`; `breakage` counts
     everything seen and everything skipped, and refuses too much of it.
     """
-    breakage.saw()
+    breakage.num_seen += 1
     kind = format_of(name)
     try:
         if kind == "parquet":
@@ -178,7 +178,7 @@ def _piece_end(content: bytes) -> int:
 def _row(
     name: str, number: int, value: Callable[[], Any], breakage: Breakage
 ) -> Iterator[Document]:
-    breakage.saw()
+    breakage.num_seen += 1
     try:
         text = _checked(value())
     except (_Broken, UnicodeDecodeError) as problem:

@@ -12,7 +12,6 @@ from longhaul.core.units import Seconds, short_bytes, short_seconds
 from longhaul.data.documents import (
     Breakage,
     Document,
-    ExactDuplicates,
     cut_text,
     is_held_out,
     text_digest,
@@ -128,30 +127,35 @@ class Survey:
 
 
 def kept_documents(
-    corpus: Corpus, breakage: Breakage, duplicates: ExactDuplicates | None
+    corpus: Corpus, breakage: Breakage, seen: set[bytes] | None
 ) -> Iterator[KeptDocument]:
-    """A corpus's documents without those already in `duplicates` (None keeps all)."""
+    """A corpus's documents, each text once: not those whose digest is in `seen`, about 100 bytes of
+    memory a document, to which all others are added. None keeps all.
+    """
     for document in corpus.documents(breakage):
         content = document.text.encode()
         digest = text_digest(content)
-        if duplicates is None or duplicates.is_new(digest):
-            yield KeptDocument(document, len(content), digest)
+        if seen is not None and digest in seen:
+            breakage.num_duplicates += 1
+            continue
+        if seen is not None:
+            seen.add(digest)
+        yield KeptDocument(document, len(content), digest)
 
 
 def take_survey(
     corpora: tuple[Corpus, ...], data: DataSection, tokenizer: TokenizerSection, say: Say
 ) -> Survey:
     """Read every source once. DataError if too much of one is broken, or nothing is readable."""
-    duplicates = ExactDuplicates() if data.drop_exact_duplicates else None
+    seen: set[bytes] | None = set() if data.drop_exact_duplicates else None
     characters: set[str] = set()
     sample = TextSample(int(tokenizer.training_mb * 1e6))
     surveys = []
     for corpus in corpora:
         progress = Progress(say, f"data: reading {corpus.name}")
         breakage = Breakage(corpus.name, data.max_broken_fraction)
-        dropped_before = duplicates.num_dropped if duplicates else 0
         num_documents = num_bytes = num_held_out = 0
-        for kept in kept_documents(corpus, breakage, duplicates):
+        for kept in kept_documents(corpus, breakage, seen):
             num_documents += 1
             num_bytes += kept.num_bytes
             num_held_out += is_held_out(kept.digest, data.held_out.fraction)
@@ -161,12 +165,10 @@ def take_survey(
                 sample.show(kept.document.text)
             progress.at(num_documents, num_bytes)
         breakage.judge()
-        num_dropped = duplicates.num_dropped - dropped_before if duplicates else 0
-        survey = SourceSurvey(
-            num_documents, num_bytes, num_held_out, num_dropped, breakage.summary()
-        )
+        num_dropped, skipped = breakage.num_duplicates, breakage.summary()
+        surveys.append(SourceSurvey(num_documents, num_bytes, num_held_out, num_dropped, skipped))
         if not num_documents:
-            reason = survey.skipped or "no document in it"
+            reason = skipped or "no document in it"
             if num_dropped:
                 reason = f"all {num_dropped:,} documents also occur in the sources before it"
             raise DataError(
@@ -176,8 +178,7 @@ def take_survey(
             f"data: {corpus.name}: {num_documents:,} documents, {short_bytes(num_bytes)} read in "
             f"{short_seconds(progress.elapsed)}"
         ]
-        if duplicates:
+        if seen is not None:
             parts.append(f"{num_dropped:,} exact duplicates dropped")
-        say("; ".join([*parts, survey.skipped or "nothing broken"]))
-        surveys.append(survey)
+        say("; ".join([*parts, skipped or "nothing broken"]))
     return Survey(tuple(surveys), frozenset(characters), sample)

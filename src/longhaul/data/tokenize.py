@@ -17,7 +17,7 @@ from longhaul.core.errors import DataError
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.dataset import SourceTokens, TokenStream
-from longhaul.data.documents import Breakage, ExactDuplicates, batched, is_held_out, text_digest
+from longhaul.data.documents import Breakage, batched, is_held_out, text_digest
 from longhaul.data.shards import Shard, ShardWriter, dtype_for
 from longhaul.data.sources import Corpus
 from longhaul.data.survey import KeptDocument, Progress, SourceSurvey, kept_documents
@@ -137,15 +137,15 @@ def write_text(
     stem: Path,
     corpus: Corpus,
     survey: SourceSurvey,
-    duplicates: ExactDuplicates | None,
+    seen: set[bytes] | None,
     data: DataSection,
     tokenizer: Tokenizer,
     say: Say,
 ) -> SourceTokens:
-    """Tokenize a source of text; all share `duplicates`. DataError as from `write_shards`."""
+    """Tokenize a source of text; all share `seen` (`kept_documents`). DataError as from `write_shards`."""
     progress = Progress(say, f"data: tokenizing {corpus.name}")
     # Everything broken was judged by the survey; here it is only passed over again.
-    kept = kept_documents(corpus, Breakage(corpus.name, 1.0), duplicates)
+    kept = kept_documents(corpus, Breakage(corpus.name, 1.0), seen)
 
     def documents() -> Iterator[Placed]:
         num_bytes = 0
