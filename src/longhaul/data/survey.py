@@ -60,7 +60,7 @@ class Progress:
     """Says how far a long stage is, at most every ten seconds."""
 
     def __init__(self, say: Say, stage: str) -> None:
-        self._say = say
+        self.say = say
         self._stage = stage
         self._clock = RealClock()
         self._began = self._last = self._clock.monotonic()
@@ -70,7 +70,7 @@ class Progress:
         now = self._clock.monotonic()
         if now - self._last >= _PROGRESS_S:
             self._last = now
-            self._say(
+            self.say(
                 f"{self._stage}: {num_documents:,} documents, {short_bytes(num_bytes)} so far "
                 f"({short_bytes(num_bytes / (now - self._began))}/s)"
             )

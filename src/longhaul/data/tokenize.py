@@ -83,9 +83,10 @@ def write_shards(
     documents: Iterable[Placed],
     data: DataSection,
     tokenizer: Tokenizer,
+    progress: Progress,
 ) -> SourceTokens:
-    """Write one source's documents into shards whose paths begin with `stem`, and split them.
-    DataError if it changed since the survey, or one side of the split is empty.
+    """Write one source's documents into shards whose paths begin with `stem`, split them, and say
+    so. DataError if it changed since the survey, or one side of the split is empty.
     """
 
     def writer(side: str) -> ShardWriter:
@@ -120,17 +121,17 @@ def write_shards(
                 f"data.held_out.fraction {data.held_out.fraction:g} leave nothing {side}",
                 way,
             )
-    return source
-
-
-def written(source: SourceTokens, how: str, progress: Progress) -> str:
-    """What `write_shards` did, for a person."""
-    held_out = source.held_out.num_tokens
-    return (
-        f"data: {source.name}: {short_count(source.train.num_tokens + held_out)} tokens {how} in "
-        f"{short_seconds(progress.elapsed)}; {short_count(held_out)} of them held out by "
-        f"{source.split}"
+    num_tokens = source.train.num_tokens + source.held_out.num_tokens
+    how = f"({survey.num_bytes / num_tokens:.2f} bytes a token)"
+    if corpus.token_files:
+        size = f"{short_bytes(survey.num_bytes)} of text" if survey.num_bytes else "text not known"
+        how = f"copied as they are ({survey.num_documents:,} documents, {size})"
+    progress.say(
+        f"data: {source.name}: {short_count(num_tokens)} tokens {how} in "
+        f"{short_seconds(progress.elapsed)}; {short_count(source.held_out.num_tokens)} of them "
+        f"held out by {split}"
     )
+    return source
 
 
 def write_text(
@@ -142,7 +143,7 @@ def write_text(
     tokenizer: Tokenizer,
     say: Say,
 ) -> SourceTokens:
-    """Tokenize a source of text; all share `seen` (`kept_documents`). DataError as from `write_shards`."""
+    """Tokenize a source of text; all share `seen`. DataError as from `write_shards`."""
     progress = Progress(say, f"data: tokenizing {corpus.name}")
     # Everything broken was judged by the survey; here it is only passed over again.
     kept = kept_documents(corpus, Breakage(corpus.name, 1.0), seen)
@@ -156,10 +157,7 @@ def write_text(
             progress.at(number, num_bytes)
 
     split = survey.split(data.held_out)
-    source = write_shards(stem, corpus, survey, split, documents(), data, tokenizer)
-    num_tokens = source.train.num_tokens + source.held_out.num_tokens
-    say(written(source, f"({survey.num_bytes / num_tokens:.2f} bytes a token)", progress))
-    return source
+    return write_shards(stem, corpus, survey, split, documents(), data, tokenizer, progress)
 
 
 def _tokenized(
@@ -195,10 +193,7 @@ def write_tokens(
             held_out = is_given if split == "file" else _by_content(tokens, data.held_out.fraction)
             yield name, tokens, _text_size(table, tokens), held_out
 
-    source = write_shards(stem, corpus, survey, split, documents(), data, tokenizer)
-    size = f"{short_bytes(survey.num_bytes)} of text" if survey.num_bytes else "text not known"
-    how = f"copied as they are ({survey.num_documents:,} documents, {size})"
-    say(written(source, how, progress))
+    source = write_shards(stem, corpus, survey, split, documents(), data, tokenizer, progress)
     return survey, source
 
 
