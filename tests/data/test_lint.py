@@ -13,7 +13,7 @@ def signs_in(*texts):
     seen = Lint()
     for number, text in enumerate(texts):
         seen.see(Document(text, f"books:{number}"))
-    return {sign.kind: sign for sign in seen.result().signs}
+    return {sign.kind: sign for sign in seen.signs()}
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,6 @@ def test_memory_is_bounded_and_shares_stay_right(monkeypatch):
         seen.see(Document(f"a line of its own, number {number // 2}\n{line}", f"books:{number}"))
         assert len(seen._duplicates._counts) <= 200
         assert len(seen._lines._counts) <= 50
-    found = {sign.kind: sign for sign in seen.result().signs}
+    found = {sign.kind: sign for sign in seen.signs()}
     assert found["exact duplicates"].share == pytest.approx(0.5, abs=0.02)
     assert found["lines of many documents"].documents == 4000

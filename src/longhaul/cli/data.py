@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from longhaul.config.recipe import Recipe
-    from longhaul.data.lint import SourceLint
+    from longhaul.data.lint import Lint
 
 _MOST_SHOWN = 120
 
@@ -57,7 +57,7 @@ def lint(
             for document in corpus.documents(breakage):
                 seen.see(document)
             breakage.judge()
-            for line in summary(corpus.name, seen.result(), breakage.summary()):
+            for line in summary(corpus.name, seen, breakage.summary()):
                 typer.echo(line)
 
 
@@ -76,15 +76,16 @@ def _compare(recipe: Recipe, prepared_dir: Path) -> None:
     typer.echo(f"{folder}: {verification.num_files} files ({size}) match their checksums")
 
 
-def summary(name: str, seen: SourceLint, skipped: str) -> Iterator[str]:
+def summary(name: str, seen: Lint, skipped: str) -> Iterator[str]:
     """What was seen in a source, for a person."""
     from longhaul.core.units import short_bytes
 
     size = f"{seen.num_documents:,} documents, {short_bytes(seen.num_bytes)}"
     yield f"{name}: {size}" + (f"; {skipped}" if skipped else "")
-    if not seen.signs:
+    signs = list(seen.signs())
+    if not signs:
         yield "  nothing suspicious"
-    for sign in seen.signs:
+    for sign in signs:
         in_all = f", {sign.occurrences:,} in all" if sign.occurrences != sign.documents else ""
         yield f"  {sign.kind}: {sign.documents:,} documents ({sign.share:.2%}){in_all}"
         for example in sign.examples:

@@ -7,7 +7,7 @@ document is counted where a sign is dense, not where it occurs: code has `\n` in
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from longhaul.core.units import Bytes
 from longhaul.data.documents import Document, text_digest
@@ -25,28 +25,19 @@ _REPEATED_SHARE = 0.01
 """Of documents that a line is in, from which on it is worth telling."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sign:
     """One kind of suspicious text."""
 
     kind: str
-    documents: int
+    documents: int = 0
     """In which it is dense; of duplicates, those beyond the first; of lines, those with the most
     frequent one."""
-    share: float
-    """Of all documents (0 to 1)."""
-    occurrences: int
-    examples: tuple[str, ...]
+    occurrences: int = 0
+    examples: list[str] = field(default_factory=list)
     """Where, and an excerpt."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLint:
-    """What was seen in one source."""
-
-    num_documents: int
-    num_bytes: Bytes
-    signs: tuple[Sign, ...]
+    share: float = 0.0
+    """Of all documents (0 to 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +86,8 @@ class Lint:
 
     def __init__(self) -> None:
         self.num_documents = 0
-        self._num_bytes = 0
-        self._affected = [0] * len(_CHECKS)
-        self._occurrences = [0] * len(_CHECKS)
-        self._examples: list[list[str]] = [[] for _ in _CHECKS]
+        self.num_bytes: Bytes = 0
+        self._signs = [Sign(check.kind) for check in _CHECKS]
         self._duplicates = _Duplicates()
         self._lines = _Lines()
 
@@ -106,44 +95,36 @@ class Lint:
         """One more document."""
         content = document.text.encode()
         self.num_documents += 1
-        self._num_bytes += len(content)
+        self.num_bytes += len(content)
         self._duplicates.see(text_digest(content), document.name)
         self._lines.see(document.text)
-        for number, check in enumerate(_CHECKS):
+        for sign, check in zip(self._signs, _CHECKS, strict=True):
             found = [match.span() for match in check.pattern.finditer(document.text)]
             covered = sum(end - begin for begin, end in found)
             if found and check.dense(document.text, len(found), covered):
-                self._affected[number] += 1
-                self._occurrences[number] += len(found)
-                if len(self._examples[number]) < _EXAMPLES:
+                sign.documents += 1
+                sign.occurrences += len(found)
+                if len(sign.examples) < _EXAMPLES:
                     begin, end = found[0]
                     end = min(end, begin + _EXCERPT) + _EXCERPT
                     shown = document.text[max(0, begin - _EXCERPT) : end]
-                    self._examples[number].append(f"{document.name}: {shown!r}")
+                    sign.examples.append(f"{document.name}: {shown!r}")
 
-    def result(self) -> SourceLint:
-        """What was seen so far."""
-        return SourceLint(self.num_documents, self._num_bytes, tuple(self._signs()))
-
-    def _signs(self) -> Iterator[Sign]:
+    def signs(self) -> Iterator[Sign]:
+        """What is suspicious in the documents so far."""
         total = max(1, self.num_documents)
-        for number, check in enumerate(_CHECKS):
-            if count := self._affected[number]:
-                yield Sign(
-                    check.kind, count, count / total, self._occurrences[number],
-                    tuple(self._examples[number]),
-                )  # fmt: skip
+        for sign in self._signs:
+            if sign.documents:
+                yield replace(sign, share=sign.documents / total)
         if share := self._duplicates.share():
             count = round(share * total)
-            yield Sign("exact duplicates", count, share, count, tuple(self._duplicates.examples))
+            yield Sign("exact duplicates", count, count, self._duplicates.examples, share)
         least = max(_FEWEST_REPEATS, _REPEATED_SHARE * total)
         if repeated := self._lines.most_frequent(least):
             most = repeated[0][1]
-            examples = tuple(
-                f"in {count:,} documents: {line!r}" for line, count in repeated[:_EXAMPLES]
-            )
-            times = sum(count for _, count in repeated)
-            yield Sign("lines of many documents", most, most / total, times, examples)
+            examples = [f"in {n:,} documents: {line!r}" for line, n in repeated[:_EXAMPLES]]
+            times = sum(n for _, n in repeated)
+            yield Sign("lines of many documents", most, times, examples, most / total)
 
 
 class _Duplicates:

@@ -108,13 +108,13 @@ def _look(
         lint.see(document)
         documents.append(document)
     breakage.judge()
-    seen = lint.result()
-    signs = [f"{sign.kind} in {sign.share:.1%} of documents" for sign in seen.signs]
-    figure = f"{name}: the first {seen.num_documents:,} documents ({short_bytes(seen.num_bytes)})"
-    figure += f"; look at: {', '.join(signs)}" if signs else "; nothing suspicious"
+    signs = list(lint.signs())
+    odd = ", ".join(f"{sign.kind} in {sign.share:.1%} of documents" for sign in signs)
+    figure = f"{name}: the first {lint.num_documents:,} documents ({short_bytes(lint.num_bytes)})"
+    figure += f"; look at: {odd}" if odd else "; nothing suspicious"
     figure += f"; {breakage.summary()}" if breakage.num_broken else ""
-    kinds = [sign.kind for sign in seen.signs]
-    return judged(_NAME, figure, documents=seen.num_documents, signs=kinds), documents
+    kinds = [sign.kind for sign in signs]
+    return judged(_NAME, figure, documents=lint.num_documents, signs=kinds), documents
 
 
 def vocabulary(context: PreflightContext) -> tuple[int, bool]:
