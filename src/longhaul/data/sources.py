@@ -12,7 +12,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from longhaul.config.data import SourceSection
 from longhaul.config.recipe import source_name
@@ -112,12 +112,8 @@ class Corpus:
     """What it consists of, if it is tokens already; then it has no documents here."""
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    path: Path
-    name: str
-
-
+_File = tuple[Path, str]
+"""Where it lies, and its name within the source."""
 _Found = tuple[Sequence[_File], Any]
 """Files in order, and their identity."""
 
@@ -135,15 +131,15 @@ def locate(source: SourceSection, seed: int, downloads: Path, say: Say) -> Corpu
         if source.path in BUILTIN_SOURCES:
             # Python's tests hold files that are broken on purpose; they are no fault of the user's.
             breakage = Breakage(name, max_fraction=1.0)
-        for file in files:
-            yield from read_file(file.path, file.name, source.text_field, breakage)
+        for path, shown in files:
+            yield from read_file(path, shown, source.text_field, breakage)
 
     token_files = _token_paths(source, files) if _is_tokens(source) else ()
     return Corpus(name, source.weight, identity, documents, token_files)
 
 
 def _files_of(source: SourceSection, seed: int, downloads: Path, say: Say) -> _Found:
-    path = source.path
+    path, tokens = source.path, _is_tokens(source)
     if path == "synthetic":
         return [], {"synthetic": 1, "seed": seed}
     if path == "python-stdlib":
@@ -153,35 +149,35 @@ def _files_of(source: SourceSection, seed: int, downloads: Path, say: Say) -> _F
     if "://" in path and not path.startswith("file://"):
         from longhaul.data.remote import fetch
 
-        wanted: Literal["tokens", "text"] = "tokens" if _is_tokens(source) else "text"
-        fetched = fetch(path, downloads, say, source.sha256, wanted)
-        files = [_File(item.path, item.name) for item in fetched]
+        fetched = fetch(path, downloads, say, source.sha256, "tokens" if tokens else "text")
+        files = [(item.path, item.name) for item in fetched]
         return files, [[item.name, item.sha256] for item in fetched]
-    found = _local(Path(path.removeprefix("file://")).expanduser(), path, _is_tokens(source))
-    identity = [[file.name, status.st_size, status.st_mtime_ns] for file, status in found]
-    return [file for file, _ in found], identity
+    files = _local(Path(path.removeprefix("file://")).expanduser(), path, tokens)
+    facts = ((name, file.stat()) for file, name in files)
+    return files, [[name, status.st_size, status.st_mtime_ns] for name, status in facts]
 
 
-def _python_text(folder: Path) -> list[tuple[_File, os.stat_result]]:
+def _python_text(folder: Path) -> list[_File]:
     """Source and documentation below a folder of Python's."""
-    return list(_walk(folder, lambda name: name.endswith(_STDLIB_SUFFIXES), builtin=True))
+    found = _walk(folder, lambda name: name.endswith(_STDLIB_SUFFIXES), builtin=True)
+    return sorted(found, key=lambda file: file[1].split("/"))
 
 
 def _stdlib_files() -> _Found:
-    found = _python_text(stdlib_folder())
-    if not found:
+    files = _python_text(stdlib_folder())
+    if not files:
         raise DataError(
             f"python-stdlib: no source files below {stdlib_folder()}",
             "this Python was installed without them; give data.sources another path",
         )
     # Sizes, not times: the same Python installed twice is the same text.
-    sizes = [[file.name, status.st_size] for file, status in found]
-    return [file for file, _ in found], {"python": platform.python_version(), "files": sizes}
+    sizes = [[name, path.stat().st_size] for path, name in files]
+    return files, {"python": platform.python_version(), "files": sizes}
 
 
 def _package_files() -> _Found:
     folders = package_folders()
-    files = [file for folder in folders for file, _ in _python_text(folder)]
+    files = [file for folder in folders for file in _python_text(folder)]
     if not files:
         raise DataError("python-packages: no packages are installed", "give another data source")
     # The names of the .dist-info folders carry every package's version.
@@ -189,11 +185,11 @@ def _package_files() -> _Found:
     return files, {"python": platform.python_version(), "packages": installed}
 
 
-def _local(path: Path, given: str, tokens: bool) -> list[tuple[_File, os.stat_result]]:
+def _local(path: Path, given: str, tokens: bool) -> list[_File]:
     if path.is_dir():
         taken = _is_token_file if tokens else taken_from_folder
         walked = _walk(path, lambda name: not name.startswith(".") and taken(name))
-        found = sorted(walked, key=lambda item: item[0].name)
+        found = sorted(walked, key=lambda file: file[1])
         if not found and tokens:
             raise DataError(f"{given}: no .bin in this folder", "give the folder that holds them")
         if not found:
@@ -210,7 +206,7 @@ def _local(path: Path, given: str, tokens: bool) -> list[tuple[_File, os.stat_re
         raise DataError(f"{given}: no reader for this kind of file", suffix_advice(path.name))
     index = path.with_suffix(".idx")
     both = [path, index] if tokens and index.is_file() else [path]
-    return [(_File(each, each.name), each.stat()) for each in both]
+    return [(each, each.name) for each in both]
 
 
 def _is_token_file(name: str) -> bool:
@@ -224,32 +220,30 @@ def _is_tokens(source: SourceSection) -> bool:
 
 
 def _token_paths(source: SourceSection, files: Sequence[_File]) -> tuple[TokenPath, ...]:
-    indices = {file.name: file.path for file in files if file.name.lower().endswith(".idx")}
+    indices = {name: path for path, name in files if name.lower().endswith(".idx")}
     return tuple(
-        TokenPath(file.path, file.name, source.format, indices.get(f"{file.name[:-4]}.idx"))
-        for file in files
-        if file.name not in indices
+        TokenPath(path, name, source.format, indices.get(f"{name[:-4]}.idx"))
+        for path, name in files
+        if name not in indices
     )
 
 
-def _walk(
-    folder: Path, taken: Callable[[str], bool], *, builtin: bool = False, prefix: str = ""
-) -> Iterator[tuple[_File, os.stat_result]]:
-    """Files below a folder by name, without hidden folders and, `builtin`, those of packages."""
-    try:
-        with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        if builtin:
-            return
-        raise
-    for entry in found:
-        name = f"{prefix}{entry.name}"
-        if entry.is_dir(follow_symlinks=False):
-            if not (entry.name.startswith(".") or (builtin and entry.name in _NOT_STDLIB)):
-                yield from _walk(Path(entry.path), taken, builtin=builtin, prefix=f"{name}/")
-        elif taken(entry.name) and entry.is_file():
-            yield _File(Path(entry.path), name), entry.stat()
+def _walk(folder: Path, taken: Callable[[str], bool], *, builtin: bool = False) -> Iterator[_File]:
+    """Files below a folder, without hidden folders and, `builtin`, those of packages; `builtin`
+    passes over folders that cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        if not builtin:
+            raise error
+
+    for base, folders, names in os.walk(folder, onerror=refuse):
+        skipped = _NOT_STDLIB if builtin else ()
+        folders[:] = [name for name in folders if name[0] != "." and name not in skipped]
+        within = Path(base).relative_to(folder)
+        for name in filter(taken, names):
+            if (path := Path(base, name)).is_file():
+                yield path, (within / name).as_posix()
 
 
 def _why_nothing(folder: Path) -> str:
