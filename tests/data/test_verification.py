@@ -55,7 +55,7 @@ def test_what_is_too_much_to_wait_for_is_found_beside_training(folder):
     verification = Verification(folder, at_once=0)
     said = []
     verification.begin(said.append)
-    verification.wait()
+    verification._thread.join()
     with pytest.raises(DataError, match=shard(folder).name):
         verification.raise_if_wrong()
     assert "beside training" in said[0]
@@ -128,7 +128,7 @@ def test_it_rests_as_long_as_it_reads(folder, monkeypatch):
     verification = Verification(folder, at_once=0, clock=Slow())
     monkeypatch.setattr(verification._stop, "wait", rests.append)
     verification.begin(lambda _: None)
-    verification.wait()
+    verification._thread.join()
     assert set(rests) == {3.0}
     assert len(rests) >= verification.num_files
 

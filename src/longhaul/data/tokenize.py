@@ -124,8 +124,8 @@ def write_shards(
     num_tokens = source.train.num_tokens + source.held_out.num_tokens
     how = f"({survey.num_bytes / num_tokens:.2f} bytes a token)"
     if corpus.token_files:
-        size = f"{short_bytes(survey.num_bytes)} of text" if survey.num_bytes else "text not known"
-        how = f"copied as they are ({survey.num_documents:,} documents, {size})"
+        text = f"{short_bytes(survey.num_bytes)} of text" if survey.num_bytes else "text not known"
+        how = f"copied as they are ({survey.num_documents:,} documents, {text})"
     progress.say(
         f"data: {source.name}: {short_count(num_tokens)} tokens {how} in "
         f"{short_seconds(progress.elapsed)}; {short_count(source.held_out.num_tokens)} of them "

@@ -26,6 +26,8 @@ from longhaul.logbook.run_spec import RunSpec
 
 MEMORY = ".compared.jsonl"
 """Beside the prepared files, or where that is read-only in the run's folder."""
+_PINNED = "text.json"
+"""In the run's folder."""
 _AT_ONCE: Bytes = 64 << 20
 """Compared before the first step; a tenth of a second where the files are in memory."""
 _CHUNK: Bytes = 4 << 20
@@ -110,11 +112,6 @@ class Verification:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_END_S)
-
-    def wait(self) -> None:
-        """Until everything is compared."""
-        if self._thread is not None:
-            self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -207,22 +204,19 @@ def text_for_training(folder: RunFolder, spec: RunSpec, say: Say) -> Dataset:
     or is no longer what the run was trained on.
     """
     pinned = _pinned(folder)
+    dataset = None
+    if pinned is not None:
+        with suppress(DataError, OSError):
+            dataset = open_dataset(pinned[0])
+            say(f"data: reusing {_listed(dataset.summary())}")
+    dataset = dataset or prepare(spec.settings(), Path(spec.prepared), say)
     if pinned is None:
-        dataset = prepare(spec.settings(), Path(spec.prepared), say)
         text = {"folder": str(dataset.folder.resolve()), "identity": dataset.identity}
-        write_json(_path(folder), text)
-        return dataset
-    where, identity = pinned
-    try:
-        dataset = open_dataset(where)
-    except (DataError, OSError):
-        dataset = prepare(spec.settings(), Path(spec.prepared), say)
-    else:
-        say(f"data: reusing {_listed(dataset.summary())}")
-    if dataset.identity != identity:
+        write_json(folder.path / _PINNED, text)
+    elif dataset.identity != pinned[1]:
         raise DataError(
-            f"run {folder.name} was trained on prepared text {identity[:12]}, which is gone "
-            f"from {where}; its sources now give {dataset.identity[:12]}",
+            f"run {folder.name} was trained on prepared text {pinned[1][:12]}, which is gone "
+            f"from {pinned[0]}; its sources now give {dataset.identity[:12]}",
             "put the prepared text or the sources back, or start another run with --new",
         )
     return dataset
@@ -256,11 +250,7 @@ def _listed(summary: str) -> str:
 def _pinned(folder: RunFolder) -> tuple[Path, str] | None:
     """Where the text lies that the run was first trained on, and its identity."""
     try:
-        body = read_object(_path(folder))
+        body = read_object(folder.path / _PINNED)
         return Path(body["folder"]), str(body["identity"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _path(folder: RunFolder) -> Path:
-    return folder.path / "text.json"
