@@ -50,7 +50,6 @@ ROLE_GAUGES = (
 )  # fmt: skip
 
 _SAMPLE = 1 << 16
-_SECOND_MOMENT_RATIO = 3  # its place among the gauges of a role
 
 
 class WeightGauges:
@@ -86,23 +85,13 @@ class WeightGauges:
         yield
         settings, state = optimizer.live_settings(), optimizer.tensors()
         shares = {
-            group.role: (
-                look.gradient_norm,
-                look.weight_norm,
-                _moved(look, group, sample),
-                _over_second_moment(look, group, sample, settings, state),
-                sample.mean(look.gradient_S == 0),
-            )
+            group.role: _shares(look, group, sample, settings, state)
             for look, (group, sample) in zip(before, roles, strict=True)
         }
-        if self._sharding is None:
-            self._readings_RG = torch.stack([_readings(own, scale) for own in shares.values()])
-            return
-        whole, ranks_R = _added_up(shares, self._sharding)
-        readings_RG = torch.stack([_readings(of_role, scale) for of_role in whole])
-        over_R = readings_RG[:, _SECOND_MOMENT_RATIO]
-        readings_RG[:, _SECOND_MOMENT_RATIO] = torch.where(ranks_R > 0, over_R, ABSENT)
-        self._readings_RG = readings_RG
+        whole = list(shares.values())
+        if self._sharding is not None:
+            whole = _added_up(shares, self._sharding)
+        self._readings_RG = torch.stack([_readings(of_role, scale) for of_role in whole])
 
     def drain(self) -> Tensor:
         """Readings of the last update that was watched, role by role."""
@@ -186,54 +175,52 @@ def _look(group: Group, sample: _Sample, gate: Gate, sharding: Sharding | None) 
     )
 
 
-Shares = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]
+Shares = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 """Of a role: norm of the gradient and of the weights; square of the update's norm; mean square of
-the gradient over the second moment (None if there is none); share of zeros."""
+the gradient over the second moment (`ABSENT` if there is none); share of zeros."""
 
 
 @torch.no_grad()
-def _moved(look: _Look, group: Group, sample: _Sample) -> Tensor:
-    """Square of the update's norm."""
-    moved_S = sample.of(group.parameters) - look.weight_S
-    return sample.mean(moved_S.square()) * sample.elements
-
-
-@torch.no_grad()
-def _over_second_moment(
+def _shares(
     look: _Look,
     group: Group,
     sample: _Sample,
     settings: LiveSettings,
     state: Mapping[str, Tensor],
-) -> Tensor | None:
-    if f"{group.names[0]}.exp_avg_sq" not in state:
-        return None
-    beta2, eps = (float(settings[f"{group.role}.{name}"]) for name in ("beta2", "eps"))
-    steps_W = torch.stack([state[f"{name}.step"] for name in group.names])
-    # Where no update was made yet the moment is 0 whatever it is divided by.
-    bias_W = torch.where(steps_W > 0, 1.0 - beta2**steps_W, 1.0)
-    moment_S = sample.of([state[f"{name}.exp_avg_sq"] for name in group.names])
-    # They may live on the host.
-    bias_W, moment_S = (to_device(it, look.weight_S.device) for it in (bias_W, moment_S))
-    moment_S /= sample.spread(bias_W)
-    return sample.mean(look.gradient_S.square() / moment_S.clamp_min_(eps * eps))
+) -> Shares:
+    """What this rank has of a role's figures, after the update."""
+    moved_S = sample.of(group.parameters) - look.weight_S
+    moved = sample.mean(moved_S.square()) * sample.elements
+    zeros = sample.mean(look.gradient_S == 0)
+    over = look.weight_norm.new_full((), ABSENT)
+    if f"{group.names[0]}.exp_avg_sq" in state:
+        beta2, eps = (float(settings[f"{group.role}.{name}"]) for name in ("beta2", "eps"))
+        steps_W = torch.stack([state[f"{name}.step"] for name in group.names])
+        # Where no update was made yet the moment is 0 whatever it is divided by.
+        bias_W = torch.where(steps_W > 0, 1.0 - beta2**steps_W, 1.0)
+        moment_S = sample.of([state[f"{name}.exp_avg_sq"] for name in group.names])
+        # They may live on the host.
+        bias_W, moment_S = (to_device(it, look.weight_S.device) for it in (bias_W, moment_S))
+        moment_S /= sample.spread(bias_W)
+        over = sample.mean(look.gradient_S.square() / moment_S.clamp_min_(eps * eps))
+    return look.gradient_norm, look.weight_norm, moved, over, zeros
 
 
 @torch.no_grad()
-def _added_up(shares: Mapping[Role, Shares], sharding: Sharding) -> tuple[list[Shares], Tensor]:
-    """The roles' figures from all ranks' shares, and how many ranks have second moments of each."""
+def _added_up(shares: Mapping[Role, Shares], sharding: Sharding) -> list[Shares]:
+    """The roles' figures from all ranks' shares; some ranks may lack a role."""
     zero = next(iter(shares.values()))[0].new_zeros(())
     flat = []
     for role in sharding.roles:
-        gradient, weight, moved, over, zeros = shares.get(role, (zero, zero, zero, None, zero))
-        counted = (zero, zero) if over is None else (over, zero + 1.0)
-        flat += [gradient.square(), weight.square(), moved, *counted, zeros]
+        lacking = (zero, zero, zero, zero + ABSENT, zero)
+        gradient, weight, moved, over, zeros = shares.get(role, lacking)
+        there = over != ABSENT
+        flat += [gradient.square(), weight.square(), moved, over * there, there.float(), zeros]
     sums_RG = sharding.sum(torch.stack(flat)).view(len(sharding.roles), -1)
-    whole: list[Shares] = [
-        (gradient.sqrt(), weight.sqrt(), moved, over, zeros)
-        for gradient, weight, moved, over, _, zeros in sums_RG
+    return [
+        (gradient.sqrt(), weight.sqrt(), moved, torch.where(ranks > 0, over, ABSENT), zeros)
+        for gradient, weight, moved, over, ranks, zeros in sums_RG
     ]
-    return whole, sums_RG[:, 4]
 
 
 @torch.no_grad()
@@ -246,7 +233,7 @@ def _readings(shares: Shares, scale: Tensor | None) -> Tensor:
             gradient_norm if scale is None else gradient_norm / scale,
             weight_norm,
             update_ratio,
-            weight_norm.new_full((), ABSENT) if over is None else over.sqrt(),
+            torch.where(over == ABSENT, ABSENT, over.sqrt()),
             zeros,
         )
     )
