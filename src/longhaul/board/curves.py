@@ -4,7 +4,7 @@ Columns of gauges are in the order in which things happened, so that the growth 
 rollback stands before the repair; each tells whether it was kept.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,19 +53,12 @@ def thinned(
     """Step → a figure (SQL over the fields of `StepRecord`) of each step, by smallest and largest
     value of every bucket; at most so many points where segments do not overlap.
     """
-    width = _bucket_width(connection, most_points // 2)
-    rows = connection.execute(
-        f"SELECT segment, place, step <= kept AS kept, "
-        f"arg_min(step, value), min(value), arg_max(step, value), max(value) "
-        f"FROM (SELECT segment, step, ({expression})::DOUBLE AS value FROM steps) "
-        f"JOIN kept USING (segment) WHERE isfinite(value) "
-        f"GROUP BY segment, place, step <= kept, step // {width} ORDER BY place, min(step)"
-    ).fetchall()
-    return _curves(
-        (*at, step, value)
-        for *at, low_step, low, high_step, high in rows
-        for step, value in sorted([(low_step, low), (high_step, high)])
-    )
+    finite = f"FILTER (isfinite({expression}))"
+    ends = {
+        f"arg_{end}(step, {expression}) {finite}": f"{end}({expression}) {finite}"
+        for end in ("min", "max")
+    }
+    return _bucketed(connection, ends, most_points // 2)
 
 
 def means(connection: duckdb.DuckDBPyConnection, expression: str) -> list[Curve]:
@@ -73,18 +66,18 @@ def means(connection: duckdb.DuckDBPyConnection, expression: str) -> list[Curve]
     if _bucket_width(connection, MOST_POINTS // 2) == 1:
         return []
     mean = f"avg({expression}) FILTER (isfinite({expression}))"
-    return _bucketed(connection, "max(step)", mean, _MOST_MEANS)
+    return _bucketed(connection, {"max(step)": mean}, _MOST_MEANS)
 
 
 def throughput(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
     """Step → target tokens a second, of whole buckets: steps may be seen complete together."""
     rate = f"sum(tokens) / nullif(sum({_TIMED}), 0)"
-    return _bucketed(connection, "max(step)", rate, _MOST_RATES)
+    return _bucketed(connection, {"max(step)": rate}, _MOST_RATES)
 
 
 def progress(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
     """Seconds since 1970 → step, which falls back where a run does."""
-    return _bucketed(connection, "max(time)", "max(step)", _MOST_RATES)
+    return _bucketed(connection, {"max(time)": "max(step)"}, _MOST_RATES)
 
 
 def step_totals(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
@@ -97,18 +90,18 @@ def step_totals(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
     return (int(row[0]), int(row[1]), int(row[2])) if row else (0, 0, 0)
 
 
-def _bucketed(connection: duckdb.DuckDBPyConnection, x: str, y: str, most: int) -> list[Curve]:
+def _bucketed(
+    connection: duckdb.DuckDBPyConnection, points_of: Mapping[str, str], most: int
+) -> list[Curve]:
+    """Of each of so many buckets of steps the points `points_of` (x → y) that are finite."""
     width = _bucket_width(connection, most)
+    points_sql = ", ".join(f"{{'x': {x}, 'y': {y}}}" for x, y in points_of.items())
     rows = connection.execute(
-        f"SELECT segment, place, step <= kept AS kept, {x} AS x, {y} AS y FROM steps "
-        f"JOIN kept USING (segment) GROUP BY segment, place, step <= kept, step // {width} "
-        f"HAVING isfinite(y) ORDER BY place, x"
+        f"SELECT segment, place, kept, point.x, point.y FROM "
+        f"(SELECT segment, place, step <= kept AS kept, unnest([{points_sql}]) AS point FROM steps "
+        f"JOIN kept USING (segment) GROUP BY segment, place, step <= kept, step // {width}) "
+        f"WHERE isfinite(point.y) ORDER BY place, point.x"
     ).fetchall()
-    return _curves(rows)
-
-
-def _curves(rows: Iterable[tuple[Any, ...]]) -> list[Curve]:
-    """Rows of segment, place, kept, x and y, in order."""
     points: dict[tuple[str, int, bool], dict[float, float]] = {}
     for segment, place, kept, x, y in rows:
         points.setdefault((segment, place, kept), {})[x] = y
@@ -172,10 +165,11 @@ def read_model_gauges(connection: duckdb.DuckDBPyConnection) -> ModelGauges:
         gauge, _, role = ("source_losses", "", key) if source else key.partition(".")
         totals.setdefault(gauge, {}).setdefault(role, {})[column] = value
     count = len(columns)
+    step, segment, kept = zip(*columns, strict=True)
     return ModelGauges(
-        step=tuple(row[0] for row in columns),
-        segment=tuple(row[1] for row in columns),
-        kept=tuple(bool(row[2]) for row in columns),
+        step,
+        segment,
+        kept,
         layers={
             gauge: tuple(_row(of_layer.get(layer, {}), count) for layer in range(max(of_layer) + 1))
             for gauge, of_layer in layers.items()
