@@ -84,6 +84,7 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
         model_gauges = read_model_gauges(connection)
     order = [str(opening.number) for opening in by_opening([b.opening for b in grown])]
     ordered = tuple(sorted(grown, key=lambda branch: order.index(branch.number)))
+    kept = {branch.number: branch.kept_until for branch in grown}
     newest = ordered[-1].opening if ordered else None
     decisions = [record for record in records if isinstance(record, Decision)]
     overrides = fold_all(decisions).overrides_at(summary.step)
@@ -99,7 +100,15 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
         branches=ordered,
         records=records,
         incidents=incidents(records),
-        validations=_validations(records, {b.number: b.kept_until for b in grown}),
+        validations=tuple(
+            Validation(
+                step=event.step,
+                segment=event.segment,
+                loss=float(event.data["loss"]),
+                kept=event.step <= kept.get(event.segment, event.step),
+            )
+            for event in evaluations(records)
+        ),
         curves=curves,
         model_gauges=model_gauges,
         damaged=reading.damaged,
@@ -113,15 +122,3 @@ def _began(folder: RunFolder, records: Sequence[Record], seen: Seconds | None) -
         return first.time - sum(first.seconds.values())
     created = created_of(folder)
     return seen if seen is None or created is None else created
-
-
-def _validations(records: Sequence[Record], kept: Mapping[str, int]) -> tuple[Validation, ...]:
-    return tuple(
-        Validation(
-            step=event.step,
-            segment=event.segment,
-            loss=float(event.data["loss"]),
-            kept=event.step <= kept.get(event.segment, event.step),
-        )
-        for event in evaluations(records)
-    )

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """One chart of the page."""
+    """One chart of the page, with the fields that its script reads."""
 
     name: str
     title: str
@@ -142,14 +142,6 @@ def gauge_data(facts: RunFacts) -> Json:
                    sorted(found.layers.items(), key=_by_interest)},
         "totals": {gauge: {role: _shortened(row) for role, row in roles.items()} for gauge, roles in
                    sorted(found.totals.items())},
-    }  # fmt: skip
-
-
-def as_json(figure: Figure) -> Json:
-    """The figure as the page's script takes it."""
-    return {
-        "name": figure.name, "traces": list(figure.traces), "layout": dict(figure.layout),
-        "height": figure.height, "alongSteps": figure.along_steps,
     }  # fmt: skip
 
 

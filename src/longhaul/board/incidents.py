@@ -1,7 +1,7 @@
 """What went wrong in a run, and what was done about it, one row an incident."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from longhaul.core.events import EventKind
@@ -113,18 +113,17 @@ def _of_recovery(
 
 
 def _reported(findings: Sequence[Finding]) -> list[Incident]:
-    groups: dict[tuple[str, str, str], Incident] = {}
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
-        key = (finding.kind, finding.subject, finding.segment)
-        if key in groups:
-            groups[key] = replace(groups[key], times=groups[key].times + 1)
-            continue
-        groups[key] = Incident(
-            kind=finding.kind, subject=finding.subject, tone=finding.severity, time=finding.time,
-            segment=finding.segment, step=finding.step, first_step=finding.first_step,
-            sentence=finding.sentence, evidence=finding.evidence,
-        )  # fmt: skip
-    return list(groups.values())
+        groups.setdefault((finding.kind, finding.subject, finding.segment), []).append(finding)
+    return [
+        Incident(
+            kind=first.kind, subject=first.subject, tone=first.severity, time=first.time,
+            segment=first.segment, step=first.step, first_step=first.first_step,
+            times=1 + len(others), sentence=first.sentence, evidence=first.evidence,
+        )
+        for first, *others in groups.values()
+    ]  # fmt: skip
 
 
 def _of_death(before: Sequence[Record], started: Event) -> Incident | None:

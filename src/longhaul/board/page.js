@@ -43,7 +43,7 @@
   });
 
   // Zooming one chart along its steps zooms the others, and a double click frees all.
-  const alongSteps = data.figures.filter((figure) => figure.alongSteps);
+  const alongSteps = data.figures.filter((figure) => figure.along_steps);
   let zooming = false;
   const follow = (from) => (change) => {
     if (zooming) return;
@@ -59,7 +59,7 @@
 
   const drawFigure = (figure) => {
     const place = chart(figure.name);
-    const x = figure.alongSteps ? { title: { text: "step" }, tickformat: ",d" } : {};
+    const x = figure.along_steps ? { title: { text: "step" }, tickformat: ",d" } : {};
     const own = structuredClone(figure.layout);
     if (document.querySelector(`[data-log="${figure.name}"]`)?.checked) {
       own.yaxis = { ...own.yaxis, type: "log", range: undefined, autorange: true };
@@ -67,7 +67,7 @@
     Plotly.react(place, figure.traces.map(painted), layout(own, x), CONFIG);
     if (place.dataset.wired) return;
     place.dataset.wired = "yes";
-    if (figure.alongSteps) place.on("plotly_relayout", follow(figure.name));
+    if (figure.along_steps) place.on("plotly_relayout", follow(figure.name));
     place.on("plotly_click", (event) => {
       const number = event.points[0]?.customdata;
       if (number !== undefined) location.hash = `incident-${number}`;

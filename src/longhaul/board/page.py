@@ -4,13 +4,14 @@ what is not marked as HTML is escaped here.
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from longhaul.board.figures import Figure, as_json
-from longhaul.core.errors import LonghaulError
+from longhaul.board.figures import Figure
+from longhaul.core.errors import LonghaulError, UsageError
+from longhaul.core.files import write_bytes
 
 _HERE = Path(__file__).parent
 # The browser itself refuses whatever would leave the page.
@@ -30,7 +31,7 @@ def document(
     gauges: Mapping[str, Any] = _NO_GAUGES,
 ) -> str:
     """The whole page; all but the title is HTML, and `plotly` is Plotly's own script."""
-    drawn = [as_json(figure) for figure in figures if figure.traces]
+    drawn = [vars(figure) for figure in figures if figure.traces]
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -86,6 +87,35 @@ def chart(name: str, height: int, label: str) -> str:
         f'<div class="chart" id="chart-{name}" style="height:{height}px" '
         f'role="img" aria-label="{escape(label)}"></div>'
     )
+
+
+def key_figures(cards: Iterable[tuple[str, str, str]]) -> str:
+    """What a passer-by reads: title, figure and unit of each."""
+    items = "".join(
+        f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd>"
+        f"<dd class='unit'>{escape(unit)}</dd></div>"
+        for title, value, unit in cards
+    )
+    return f'<dl id="key-figures">{items}</dl>'
+
+
+def table(name: str, titles: Iterable[str], rows: str) -> str:
+    """A table that may be wider than the page; `rows` are HTML."""
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    return (
+        f'<div class="wide"><table class="{name}"><thead><tr>{head}</tr></thead>'
+        f"{rows}</table></div>"
+    )
+
+
+def write(path: Path, page: str, what: str) -> None:
+    """Write a page; UsageError if it cannot be, which asks for another `--out`, such as `FILE`."""
+    try:
+        write_bytes(path, page.encode("utf-8", "replace"))
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror or error}", f"give another --out {what}"
+        ) from error
 
 
 def _embedded(data: Mapping[str, Any]) -> str:

@@ -1,13 +1,18 @@
 """A profile as one offline page with pictures, in the board's looks."""
 
-from collections.abc import Iterable, Sequence
 from html import escape
 
 import longhaul
 from longhaul.board.figures import Figure
-from longhaul.board.page import document, figure_section, plotly_script, section
-from longhaul.core.errors import UsageError
-from longhaul.core.files import write_bytes
+from longhaul.board.page import (
+    document,
+    figure_section,
+    key_figures,
+    plotly_script,
+    section,
+    table,
+    write,
+)
 from longhaul.core.units import count, sentence, short_bytes, short_count
 from longhaul.plan.profile import PAGE, TRACE, Profile
 from longhaul.plan.roofline import Row
@@ -21,13 +26,7 @@ _BOUNDS = {"compute": "bound by computing", "memory": "bound by memory", "launch
 
 def write_page(made: Profile) -> None:
     """Write it beside the trace; UsageError if it cannot be."""
-    path = made.folder / PAGE
-    try:
-        write_bytes(path, render(made, plotly_script()).encode("utf-8", "replace"))
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written: {error.strerror or error}", "give another --out DIR"
-        ) from error
+    write(made.folder / PAGE, render(made, plotly_script()), "DIR")
 
 
 def render(made: Profile, plotly: str) -> str:
@@ -69,12 +68,7 @@ def _key_figures(made: Profile) -> str:
         ("products", products.partition(" · ")[0] or "–", products.partition(" · ")[2] or
          "of large matrices"),
     ]  # fmt: skip
-    items = "".join(
-        f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd><dd class='unit'>{escape(unit)}"
-        "</dd></div>"
-        for title, value, unit in cards
-    )
-    return f'<dl id="key-figures">{items}</dl>'
+    return key_figures(cards)
 
 
 def _surprises(made: Profile) -> str:
@@ -185,22 +179,18 @@ def _call(row: Row) -> tuple[float, float]:
 def _table(made: Profile) -> str:
     titles = ("operation", "shapes", "calls a step", "ms a step", "share", "FLOPs", "bytes",
               "of the roofline", "")  # fmt: skip
-    head = "".join(f"<th>{title}</th>" for title in titles)
-    body = "".join(f"<tr>{_cells(_words(row))}</tr>" for row in made.rows[:_MOST_ROWS])
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>{body}</table></div>'
+    rows = "".join(f"<tr>{_cells(row)}</tr>" for row in made.rows[:_MOST_ROWS])
+    return table("operations", titles, rows)
 
 
-def _words(row: Row) -> Sequence[str]:
+def _cells(row: Row) -> str:
     worked = bool(row.attainable)
-    return (
+    words = (
         plain(row.name), row.shapes, f"{row.calls:.4g}", f"{1e3 * row.seconds:.3g}",
         f"{row.share:.1%}", short_count(row.flops) if row.flops else "–",
         short_bytes(row.bytes) if worked else "–", f"{row.achieved:.0%}" if worked else "–",
         _BOUNDS[row.bound] if worked else "",
     )  # fmt: skip
-
-
-def _cells(words: Iterable[str]) -> str:
     return "".join(f"<td>{escape(word)}</td>" for word in words)
 
 

@@ -9,7 +9,7 @@ import longhaul
 from longhaul.board.chronicle import chronicle, in_short
 from longhaul.board.facts import RunFacts, read_facts
 from longhaul.board.figures import gauge_data, loss_figure, progress_figure, step_figures
-from longhaul.board.page import chart, document, figure_section, plotly_script, section
+from longhaul.board.page import chart, document, figure_section, plotly_script, section, write
 from longhaul.board.tables import (
     background,
     chronicle_list,
@@ -20,7 +20,6 @@ from longhaul.board.tables import (
 )
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import UsageError
-from longhaul.core.files import write_bytes
 from longhaul.core.units import moment
 from longhaul.logbook.folder import RunFolder
 
@@ -86,11 +85,5 @@ def write_report(folder: RunFolder, clock: Clock, out: Path | None = None) -> Pa
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder" if path.is_dir() else "the folder it should lie in does not exist"
         raise UsageError(f"{path}: {what}", "give a file with --out FILE")
-    page = render(read_facts(folder, clock), plotly_script())
-    try:
-        write_bytes(path, page.encode("utf-8", "replace"))
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written: {error.strerror or error}", "give another --out FILE"
-        ) from error
+    write(path, render(read_facts(folder, clock), plotly_script()), "FILE")
     return path

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from longhaul.board import page
 from longhaul.board.chronicle import Entry
 from longhaul.board.facts import RunFacts
 from longhaul.board.incidents import AUTOMATIC, Incident
@@ -47,12 +48,7 @@ def key_figures(facts: RunFacts) -> str:
         ("incidents", f"{sum(i.tone != 'notice' for i in facts.incidents):,}",
          f"{count(facts.masked, 'update')} masked" if facts.masked else ""),
     ]  # fmt: skip
-    items = "".join(
-        f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd>"
-        f"<dd class='unit'>{escape(unit)}</dd></div>"
-        for title, value, unit in cards
-    )
-    return f'<dl id="key-figures">{items}</dl>'
+    return page.key_figures(cards)
 
 
 def chronicle_list(entries: Sequence[Entry], began: Seconds | None) -> str:
@@ -79,7 +75,7 @@ def incident_table(facts: RunFacts) -> str:
         return '<p class="empty">None.</p>'
     rows = "".join(_incident(number, i) for number, i in enumerate(facts.incidents, 1))
     titles = ("", "what", "evidence", "cause", "action", "price")
-    return _wide("incidents", titles, rows)
+    return page.table("incidents", titles, rows)
 
 
 def segment_table(facts: RunFacts) -> str:
@@ -88,7 +84,7 @@ def segment_table(facts: RunFacts) -> str:
         return '<p class="empty">No segment has been opened yet.</p>'
     rows = "".join(_segment(place, branch) for place, branch in enumerate(facts.branches))
     titles = ("segment", "steps", "learning rate", "why", "what became of it", "cost")
-    return _wide("segments", titles, rows)
+    return page.table("segments", titles, rows)
 
 
 def time_bars(facts: RunFacts) -> str:
@@ -120,14 +116,6 @@ def background(facts: RunFacts) -> str:
         for name, value in facts.fingerprint.items()
     ]
     return "\n".join(parts)
-
-
-def _wide(name: str, titles: Sequence[str], rows: str) -> str:
-    head = "".join(f"<th>{title}</th>" for title in titles)
-    return (
-        f'<div class="wide"><table class="{name}"><thead><tr>{head}</tr></thead>'
-        f"{rows}</table></div>"
-    )
 
 
 def _incident(number: int, incident: Incident) -> str:
