@@ -19,9 +19,10 @@ import hashlib
 import json
 import mmap
 import struct
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,10 +76,9 @@ class ShardWriter:
 
     def _start(self) -> None:
         self._tokens = bytearray()
-        self._ends: list[int] = []
-        self._bytes: list[int] = []
-        self._name_ends: list[int] = []
         self._names = bytearray()
+        self._documents = array("Q")
+        """Of each the position after its tokens, its bytes, and the position after its name."""
 
     def add(self, name: str, tokens: TokenArray, num_bytes: int) -> None:
         """Append one document unless it has no tokens; ValueError if one is no token number."""
@@ -90,49 +90,40 @@ class ShardWriter:
             )
         self._tokens += tokens.astype(self._dtype).tobytes()
         self._names += name.encode(errors="replace")
-        self._ends.append(len(self._tokens) // self._dtype.itemsize)
-        self._bytes.append(num_bytes)
-        self._name_ends.append(len(self._names))
-        if self._ends[-1] >= self._max_tokens or len(self._ends) >= MAX_SHARD_DOCUMENTS:
+        end = len(self._tokens) // self._dtype.itemsize
+        self._documents.extend((end, num_bytes, len(self._names)))
+        if end >= self._max_tokens or len(self._documents) >= 3 * MAX_SHARD_DOCUMENTS:
             self._flush()
 
     def close(self) -> list[Path]:
         """Write what is left and return every shard's path, in order of the tokens."""
-        if self._ends:
+        if self._documents:
             self._flush()
         return self.paths
 
     def _flush(self) -> None:
-        payload: list[bytes | bytearray] = [
-            self._tokens,
-            *(np.array(v, "<u8").tobytes() for v in (self._ends, self._bytes, self._name_ends)),
-            self._names,
-        ]
-        sections = _layout(self._ends[-1], self._dtype.itemsize, len(self._ends), len(self._names))
+        figures = np.array(self._documents, "<u8").reshape(-1, 3).T
+        parts: list[bytes | bytearray] = [self._tokens, *map(bytes, figures), self._names]
+        payload = [piece for part in parts for piece in (part, _padding(len(part)))]
+        num_tokens, num_documents = int(figures[0, -1]), figures.shape[1]
+        sections = _layout(num_tokens, self._dtype.itemsize, num_documents, len(self._names))
         digest = hashlib.sha256()
-        for part in payload:
-            digest.update(part)
-            digest.update(_padding(len(part)))
+        for piece in payload:
+            digest.update(piece)
         header = _header(
             {
                 "dtype": self._dtype.name,
-                "num_tokens": self._ends[-1],
-                "num_documents": len(self._ends),
-                "num_bytes": sum(self._bytes),
+                "num_tokens": num_tokens,
+                "num_documents": num_documents,
+                "num_bytes": int(figures[1].sum()),
                 "tokenizer_sha256": self._tokenizer_sha256,
                 "sections": sections,
                 "payload_sha256": digest.hexdigest(),
             }
         )
 
-        def write(file: BinaryIO) -> None:
-            file.write(header)
-            for part in payload:
-                file.write(part)
-                file.write(_padding(len(part)))
-
         path = self._folder / f"{self._stem}-{len(self.paths):05d}.shard"
-        write_atomically(path, write)
+        write_atomically(path, lambda file: file.writelines([header, *payload]))
         self.paths.append(path)
         self._start()
 
