@@ -39,10 +39,6 @@ class SentencePieceTokenizer(Tokenizer):
         named = [number for number in found if self._inner.is_control(number)]
         self.end_of_text = named[0] if named and end_of_text else None
 
-    def encode(self, text: str) -> TokenArray:
-        """Token numbers of one text (see `Tokenizer`)."""
-        return self.encode_batch([text])[0]
-
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
         """Token numbers of each text (see `Tokenizer`), on all cores."""
         contents = [text.encode(errors="replace") for text in texts]

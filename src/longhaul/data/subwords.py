@@ -122,10 +122,6 @@ class SubwordTokenizer(Tokenizer):
         self._inner.encode_special_tokens = True
         self.vocab_size = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
 
-    def encode(self, text: str) -> TokenArray:
-        """Token numbers of one text (see `Tokenizer`)."""
-        return self.encode_batch([text])[0]
-
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
         """Token numbers of each text (see `Tokenizer`), on all cores."""
         pieces = [(n, p) for n, text in enumerate(texts) for p in cut_text(text, _PIECE_CHARACTERS)]

@@ -39,12 +39,12 @@ class Tokenizer(ABC):
     end_of_text: int | None
     """The token that ends a document; None if there is none, or it is not to be used."""
 
-    @abstractmethod
     def encode(self, text: str) -> TokenArray:
         """Token numbers of a text, without end-of-text; UsageError if they cannot express it."""
+        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Token numbers of each text, as by `encode`."""
+        """Token numbers of each text, as by `encode`: a tokenizer defines one of the two."""
         return [self.encode(text) for text in texts]
 
     @abstractmethod
