@@ -49,16 +49,6 @@ class Batch:
     """int64 on the host: the number of each sequence's source; None where nobody knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Where one sequence of a batch lies."""
-
-    source: int
-    epoch: int
-    begin: int
-    """First token, within the source's training stream."""
-
-
 class BatchReader:
     """Reads any global batch at once, and the likely next one in the background.
 
@@ -145,12 +135,9 @@ class BatchReader:
             source_B=torch.from_numpy(source),
         )
 
-    def slots(self, request: BatchRequest) -> list[Slot]:
-        """Where each sequence of the batch lies, in the batch's order."""
-        source, epoch, begin, _, _ = self._locate(request)
-        return [
-            Slot(*row) for row in zip(source.tolist(), epoch.tolist(), begin.tolist(), strict=True)
-        ]
+    def slots(self, request: BatchRequest) -> Int64s:
+        """Source, epoch, and first token in the source's stream of each sequence: [B, 3]."""
+        return np.stack(self._locate(request)[:3], axis=1)
 
     def _locate(self, request: BatchRequest) -> tuple[Int64s, Int64s, Int64s, int, int]:
         parts = self._block_length // request.sequence_length

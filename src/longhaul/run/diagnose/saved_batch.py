@@ -116,12 +116,12 @@ def slots_of(
     """Each sequence of the batch that a step read; `skips` are the ledger's when it was made."""
     with closing(batch_reader(dataset, recipe)) as reader:
         request = BatchRequest(record.draw, record.sequences, record.sequence_length, skips)
-        for number, slot in enumerate(reader.slots(request)):
-            source = dataset.sources[slot.source]
-            window = source.train.gather(np.array([slot.begin]), record.sequence_length + 1)
-            documents = source.train.documents_in(slot.begin, slot.begin + record.sequence_length)
+        for number, (place, epoch, begin) in enumerate(reader.slots(request).tolist()):
+            source = dataset.sources[place]
+            window = source.train.gather(np.array([begin]), record.sequence_length + 1)
+            documents = source.train.documents_in(begin, begin + record.sequence_length)
             tokens = tuple(window[0].tolist())
-            yield SlotText(number, source.name, slot.epoch, slot.begin, tokens, tuple(documents))
+            yield SlotText(number, source.name, epoch, begin, tokens, tuple(documents))
 
 
 @dataclass(frozen=True)
