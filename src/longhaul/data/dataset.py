@@ -87,20 +87,16 @@ class TokenStream:
     def documents_in(self, begin: int, end: int) -> list[DocumentSpan]:
         """Every document with a token at begin ≤ position < end, in order, in its full extent."""
         spans: list[DocumentSpan] = []
-        if begin >= end:
-            return spans
         for shard, start in zip(self._shards, self._starts.tolist(), strict=False):
-            if start >= end or start + shard.num_tokens <= begin:
-                continue
-            ends = shard.document_ends
-            number = int(np.searchsorted(ends, max(0, begin - start), side="right"))
-            while number < shard.num_documents:
-                first = int(ends[number - 1]) if number else 0
-                if start + first >= end:
-                    break
-                last = int(ends[number])
-                spans.append(DocumentSpan(shard.name(number), start + first, start + last))
-                number += 1
+            low, high = max(begin - start, 0), min(end - start, shard.num_tokens) - 1
+            if low <= high:
+                ends, wanted = shard.document_ends, np.array([low, high], "<u8")
+                first, last = np.searchsorted(ends, wanted, side="right").tolist()
+                before = int(ends[first - 1]) if first else 0
+                for number in range(first, last + 1):
+                    after = int(ends[number])
+                    spans.append(DocumentSpan(shard.name(number), start + before, start + after))
+                    before = after
         return spans
 
 
