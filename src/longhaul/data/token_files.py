@@ -32,7 +32,6 @@ INDEX_MAGIC = b"MMIDIDX\0\0"
 _INDEX_HEADER = struct.Struct("<9sQBQQ")
 _DTYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 _FLOATS = {6: "float64", 7: "float32"}
-_AT_ONCE = 1 << 16
 _BOTH_AGAIN = "copy the .bin and the .idx again, both from the same run of preprocess_data.py"
 
 
@@ -157,18 +156,18 @@ def _bad(path: Path, problem: str, way: str = _BOTH_AGAIN) -> DataError:
     return DataError(f"{path}: {problem}", way)
 
 
-def _chunks(path: Path, file: BinaryIO, count: int, dtype: str) -> Iterator[npt.NDArray[Any]]:
-    """`count` integers from where the file stands, at most 65,536 at once."""
-    for begin in range(0, count, _AT_ONCE):
-        yield _read(path, file, min(count - begin, _AT_ONCE), np.dtype(dtype))
-
-
-def _read(path: Path, file: BinaryIO, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    content = file.read(count * dtype.itemsize)
-    if len(content) != count * dtype.itemsize:
-        way = "start again once nothing writes to it"
-        raise _bad(path, "it became shorter while it was read", way)
-    return np.frombuffer(content, dtype)
+def _chunks(
+    path: Path, file: BinaryIO, count: int, dtype: npt.DTypeLike, at_once: int = 1 << 16
+) -> Iterator[npt.NDArray[Any]]:
+    """`count` integers from where the file stands, so many at once."""
+    itemsize = np.dtype(dtype).itemsize
+    for begin in range(0, count, at_once):
+        size = min(count - begin, at_once) * itemsize
+        content = file.read(size)
+        if len(content) != size:
+            way = "start again once nothing writes to it"
+            raise _bad(path, "it became shorter while it was read", way)
+        yield np.frombuffer(content, dtype)
 
 
 MAX_PIECE_TOKENS = 1 << 20
@@ -224,10 +223,11 @@ class TokenFile:
                 file.seek(self.begin)
                 begin = 0
                 for end in self.index.document_ends() if self.index else (self.num_tokens,):
-                    while begin < end:
-                        count = min(end - begin, MAX_PIECE_TOKENS)
-                        yield begin, _read(self.path, file, count, self.dtype)
-                        begin += count
+                    for tokens in _chunks(
+                        self.path, file, end - begin, self.dtype, MAX_PIECE_TOKENS
+                    ):
+                        yield begin, tokens
+                        begin += len(tokens)
         except OSError as error:
             raise _unreadable(self.path, error) from None
 
