@@ -214,19 +214,6 @@ def _manifest(
     def file_facts(path: Path) -> dict[str, Any]:
         return {"file": path.name, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
-    def source_facts(found: SourceSurvey, source: SourceTokens) -> dict[str, Any]:
-        facts: dict[str, Any] = {
-            "name": source.name,
-            "weight": source.weight,
-            "split": source.split,
-            "documents": found.num_documents,
-            "duplicates_dropped": found.num_duplicates,
-            "skipped": found.skipped,
-        }
-        for key, stream in (("train", source.train), ("held_out", source.held_out)):
-            facts[key] = [file_facts(path) for path in stream.paths]
-        return facts
-
     return {
         "format": DATASET_FORMAT,
         "prepared": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
@@ -239,7 +226,19 @@ def _manifest(
             "vocab_size": tokenizer.vocab_size,
             "end_of_text": tokenizer.end_of_text is not None,
         },
-        "sources": [source_facts(found, source) for found, source in made],
+        "sources": [
+            {
+                "name": source.name,
+                "weight": source.weight,
+                "split": source.split,
+                "documents": found.num_documents,
+                "duplicates_dropped": found.num_duplicates,
+                "skipped": found.skipped,
+                "train": [file_facts(path) for path in source.train.paths],
+                "held_out": [file_facts(path) for path in source.held_out.paths],
+            }
+            for found, source in made
+        ],
     }
 
 

@@ -21,7 +21,6 @@ from longhaul.data.tokenizing import (
     SPACE_MARK,
     TokenArray,
     Tokenizer,
-    added_token,
     bpe_model,
     byte_level,
     tokenizer_json,
@@ -35,12 +34,9 @@ def from_gpt2(encoder: bytes, merges: bytes, name: str) -> bytes:
     after perhaps a line `#version`. DataError if they are no such pair, or not of each other.
     """
     vocabulary = _vocabulary(encoder, name)
-    pairs = _merges(merges, vocabulary, name)
-    added = []
-    if (number := vocabulary.get(END_OF_TEXT)) is not None:
-        added = [added_token(number, END_OF_TEXT, special=True)]
+    model = bpe_model(vocabulary, _merges(merges, vocabulary, name))
     splitter = byte_level(use_regex=True)
-    return tokenizer_json(None, splitter, splitter, bpe_model(vocabulary, pairs), added)
+    return tokenizer_json(splitter, splitter, model)
 
 
 def _vocabulary(encoder: bytes, name: str) -> dict[str, int]:

@@ -9,7 +9,10 @@ from longhaul.core.output import Say
 from longhaul.data.dataset import MAX_TOKENIZER_BYTES, load_tokenizer
 from longhaul.data.tokenizing import Tokenizer
 
-_PAIRS = (("vocab.bpe", "encoder.json"), ("merges.txt", "vocab.json"))
+_PARTNERS = {
+    "vocab.bpe": "encoder.json", "encoder.json": "vocab.bpe",
+    "merges.txt": "vocab.json", "vocab.json": "merges.txt",
+}  # fmt: skip
 _FORMATS = (
     "give a tokenizer.json, a SentencePiece .model, or GPT-2's vocab.bpe with encoder.json beside "
     "it"
@@ -84,11 +87,9 @@ def _fetched(address: str, downloads: Path, say: Say) -> Path:
 
 def _partner(name: str) -> str | None:
     """The other file of GPT-2's pair."""
-    for merges, vocabulary in _PAIRS:
-        if name.endswith(merges):
-            return name.removesuffix(merges) + vocabulary
-        if name.endswith(vocabulary):
-            return name.removesuffix(vocabulary) + merges
+    for own, other in _PARTNERS.items():
+        if name.endswith(own):
+            return name.removesuffix(own) + other
     return None
 
 
@@ -97,7 +98,7 @@ def _sorted(*paths: Path) -> TokenizerFiles:
 
 
 def _in_folder(folder: Path) -> Path:
-    names = ["tokenizer.json", "tokenizer.model", *(merges for merges, _ in _PAIRS)]
+    names = ["tokenizer.json", "tokenizer.model", "vocab.bpe", "merges.txt"]
     models = sorted(path.name for path in folder.glob("*.model"))
     for name in [*names, *(models if len(models) == 1 else [])]:
         if (folder / name).is_file():

@@ -75,9 +75,7 @@ _UNKNOWN = "\ufffd"
 
 
 class CharacterTokenizer(Tokenizer):
-    """One token for each character that occurs in a corpus, in order of code points, whatever their
-    own; the end-of-text token, if wanted, is the last one.
-    """
+    """A token for each character of a corpus, by code points; end-of-text, if wanted, the last."""
 
     def __init__(self, characters: Iterable[str], end_of_text: bool) -> None:
         self.characters = "".join(sorted(set(characters)))
@@ -155,14 +153,6 @@ def _byte_symbols() -> str:
     )
 
 
-def added_token(number: int, content: str, special: bool) -> dict[str, Any]:
-    """An entry of `added_tokens`."""
-    return {
-        "id": number, "content": content, "single_word": False, "lstrip": False,
-        "rstrip": False, "normalized": False, "special": special,
-    }  # fmt: skip
-
-
 def byte_level(use_regex: bool) -> dict[str, Any]:
     """A splitter, and the decoder, of byte-level vocabularies (GPT-2)."""
     return {
@@ -181,16 +171,19 @@ def bpe_model(vocabulary: dict[str, int], merges: list[list[str]]) -> dict[str, 
 
 
 def tokenizer_json(
-    normalizer: dict[str, Any] | None,
-    splitter: dict[str, Any] | None,
-    decoder: dict[str, Any] | None,
-    model: dict[str, Any],
-    added: list[dict[str, Any]],
+    splitter: dict[str, Any] | None, decoder: dict[str, Any] | None, model: dict[str, Any]
 ) -> bytes:
-    """The whole file; the same parts always give the same bytes."""
+    """The whole file; the same parts always give the same bytes. End-of-text is a special token if
+    it is in the model's vocabulary.
+    """
+    end_of_text = {
+        "id": model["vocab"].get(END_OF_TEXT), "content": END_OF_TEXT, "single_word": False,
+        "lstrip": False, "rstrip": False, "normalized": False, "special": True,
+    }  # fmt: skip
+    special = [end_of_text] if END_OF_TEXT in model["vocab"] else []
     whole = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
-        "normalizer": normalizer, "pre_tokenizer": splitter, "post_processor": None,
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": special,
+        "normalizer": None, "pre_tokenizer": splitter, "post_processor": None,
         "decoder": decoder, "model": model,
     }  # fmt: skip
     return (json.dumps(whole, ensure_ascii=False, indent=1) + "\n").encode()
@@ -200,12 +193,9 @@ def _table_json(
     symbols: str, end_of_text: bool, splitter: dict[str, Any] | None, decoder: dict[str, Any]
 ) -> bytes:
     """The file of a vocabulary of single characters, which nothing is merged of."""
-    vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
-    added = []
-    if end_of_text:
-        vocabulary[END_OF_TEXT] = len(symbols)
-        added = [added_token(len(symbols), END_OF_TEXT, special=True)]
-    return tokenizer_json(None, splitter, decoder, bpe_model(vocabulary, []), added)
+    tokens = [*symbols, END_OF_TEXT] if end_of_text else symbols
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    return tokenizer_json(splitter, decoder, bpe_model(vocabulary, []))
 
 
 class NumberTokenizer(Tokenizer):
@@ -235,7 +225,7 @@ class NumberTokenizer(Tokenizer):
         """The `tokenizer.json`."""
         numbers = {str(number): number for number in range(self.vocab_size)}
         model = {"type": "WordLevel", "vocab": numbers, "unk_token": "0"}
-        return tokenizer_json(None, {"type": "WhitespaceSplit"}, None, model, [])
+        return tokenizer_json({"type": "WhitespaceSplit"}, None, model)
 
 
 def recognised(vocabulary: dict[str, Any], end_of_text: bool) -> Tokenizer | None:
