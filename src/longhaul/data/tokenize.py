@@ -234,24 +234,16 @@ def _token_documents(
     for found in corpus.token_files:
         file = open_token_file(found)
         is_given = _VALIDATION.search(found.name.lower()) is not None
-        cut = _by_index if file.index is not None else _by_end_of_text
-        for name, tokens in cut(file, tokenizer):
-            yield name, tokens, is_given
+        documents = _checked_pieces(file, tokenizer.vocab_size)
+        if file.index is None:  # else a piece is a document, or the next part of one
+            documents = _by_end_of_text(documents, tokenizer.end_of_text)
+        for number, tokens in enumerate(documents, 1):
+            yield f"{file.name}:{number}", tokens, is_given
 
 
-def _by_index(file: TokenFile, tokenizer: Tokenizer) -> Iterator[tuple[str, TokenArray]]:
-    """Each piece is a document, or the next part of one: pieces never hold parts of two."""
-    for number, (position, tokens) in enumerate(file.pieces(), 1):
-        _check(file, position, tokens, tokenizer)
-        yield f"{file.name}:{number}", tokens
-
-
-def _by_end_of_text(file: TokenFile, tokenizer: Tokenizer) -> Iterator[tuple[str, TokenArray]]:
-    end_of_text = tokenizer.end_of_text
+def _by_end_of_text(pieces: Iterator[TokenArray], end_of_text: int | None) -> Iterator[TokenArray]:
     carried: list[TokenArray] = []
-    number = 1
-    for position, tokens in file.pieces():
-        _check(file, position, tokens, tokenizer)
+    for tokens in pieces:
         begin = 0
         ends = [] if end_of_text is None else (np.flatnonzero(tokens == end_of_text) + 1).tolist()
         for end in ends:
@@ -261,23 +253,23 @@ def _by_end_of_text(file: TokenFile, tokenizer: Tokenizer) -> Iterator[tuple[str
                 # Nothing but the sign before the first document; it goes with that one.
                 carried = [document]
                 continue
-            yield f"{file.name}:{number}", document
-            carried, number = [], number + 1
+            yield document
+            carried = []
         carried.append(tokens[begin:])
         if sum(map(len, carried)) >= MAX_PIECE_TOKENS:
-            yield f"{file.name}:{number}", np.concatenate(carried)
-            carried, number = [], number + 1
+            yield np.concatenate(carried)
+            carried = []
     if sum(map(len, carried)):
-        yield f"{file.name}:{number}", np.concatenate(carried)
+        yield np.concatenate(carried)
 
 
-def _check(file: TokenFile, position: int, tokens: TokenArray, tokenizer: Tokenizer) -> None:
-    largest = tokenizer.vocab_size
-    if int(tokens.max()) < largest and int(tokens.min()) >= 0:
-        return
-    at = int(np.argmax((tokens >= largest) | (tokens < 0)))
-    raise DataError(
-        f"{file.path}: token {tokens[at]:,} at position {position + at:,} is beyond the "
-        f"tokenizer's vocabulary of {largest:,}",
-        "give the tokenizer that made these tokens, or check data.sources.format",
-    )
+def _checked_pieces(file: TokenFile, vocab_size: int) -> Iterator[TokenArray]:
+    for position, tokens in file.pieces():
+        if int(tokens.max()) >= vocab_size or int(tokens.min()) < 0:
+            at = int(np.argmax((tokens >= vocab_size) | (tokens < 0)))
+            raise DataError(
+                f"{file.path}: token {tokens[at]:,} at position {position + at:,} is beyond the "
+                f"tokenizer's vocabulary of {vocab_size:,}",
+                "give the tokenizer that made these tokens, or check data.sources.format",
+            )
+        yield tokens
