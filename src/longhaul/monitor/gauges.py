@@ -14,7 +14,7 @@ from torch import Tensor
 
 from longhaul.model.gpt import GPT
 from longhaul.model.tap import Gauge, Tap
-from longhaul.monitor.weights import ABSENT, ROLE_GAUGES, WeightGauges
+from longhaul.monitor.weights import ABSENT, ROLE_GAUGES, WeightGauges, present
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.optimizer import Optimizer
@@ -74,15 +74,9 @@ class Readings:
 
 
 class ModelGauges:
-    """Reads every gauge of a step. In order: `tap.open_for_forward()` around each micro-batch,
-    `see_first` if there are several, `watch` around the update, `drain`.
-
-    Args:
-        model: on its device.
-        groups: its weights by role.
-        device: where it computes.
-        sources: names of the sources of text, by number.
-        sharding: what this process has of the weights; readings are reduced over all.
+    """Reads every gauge of a step, reduced over all processes of `sharding`. `sources` are named by
+    number. In order: `tap.open_for_forward()` around each micro-batch, `see_first` if there are
+    several, `watch` around the update, `drain`.
     """
 
     def __init__(
@@ -141,17 +135,11 @@ class ModelGauges:
 
     def by_name(self, readings: Sequence[float]) -> Readings:
         """Drained readings, on the host."""
-        begins = [self.tap.size, self.tap.size + 1, self.tap.size + 1 + self._weights.size]
-        gauges, totals = self.tap.by_name(readings[: begins[0]])
-        noise = readings[begins[0]]
-        losses = zip(self._sources, readings[begins[2] :], strict=True)
-        return Readings(
-            gauges=gauges,
-            totals=totals
-            | ({NOISE_SCALE.name: noise} if noise != ABSENT else {})
-            | self._weights.by_name(readings[begins[1] : begins[2]]),
-            source_losses={name: loss for name, loss in losses if loss != ABSENT},
-        )
+        gauges, totals = self.tap.by_name(readings[: self.tap.size])
+        names = (NOISE_SCALE.name, *self._weights.names)
+        end = self.tap.size + len(names)
+        totals |= present(names, readings[self.tap.size : end])
+        return Readings(gauges, totals, present(self._sources, readings[end:]))
 
     def _combined(
         self, folded: Tensor, gauges: Sequence[Gauge], openings: int

@@ -69,13 +69,9 @@ class WeightGauges:
             for group in groups
         ]
         roles = [group.role for group in groups] if sharding is None else sharding.roles
-        self._names = [f"{gauge.name}.{role}" for role in roles for gauge in ROLE_GAUGES]
+        self.names = [f"{gauge.name}.{role}" for role in roles for gauge in ROLE_GAUGES]
+        """Of the readings in a drained tensor: `gauge.role`."""
         self._readings_RG: Tensor | None = None
-
-    @property
-    def size(self) -> int:
-        """Readings in a drained tensor."""
-        return len(self._names)
 
     @contextmanager
     def watch(self, optimizer: Optimizer, gate: Gate, scale: Tensor | None) -> Iterator[None]:
@@ -98,10 +94,11 @@ class WeightGauges:
         assert self._readings_RG is not None
         return self._readings_RG.flatten()
 
-    def by_name(self, readings: Sequence[float]) -> dict[str, float]:
-        """Drained readings on the host by `gauge.role`, those that there are."""
-        named = zip(self._names, readings, strict=True)
-        return {name: value for name, value in named if value != ABSENT}
+
+def present(names: Sequence[str], readings: Sequence[float]) -> dict[str, float]:
+    """Drained readings on the host by name, those that there are."""
+    named = zip(names, readings, strict=True)
+    return {name: value for name, value in named if value != ABSENT}
 
 
 class _Sample:
