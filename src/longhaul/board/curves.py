@@ -140,7 +140,7 @@ Row = tuple[float | None, ...]
 
 @dataclass(frozen=True)
 class ModelGauges:
-    """Every gauge of a run, column by column."""
+    """Every gauge of a run, column by column, with the fields that the page's script reads."""
 
     step: tuple[int, ...] = ()
     """Last step of each column."""
@@ -172,11 +172,11 @@ def read_model_gauges(connection: duckdb.DuckDBPyConnection) -> ModelGauges:
         kept,
         layers={
             gauge: tuple(_row(of_layer.get(layer, {}), count) for layer in range(max(of_layer) + 1))
-            for gauge, of_layer in layers.items()
+            for gauge, of_layer in sorted(layers.items(), key=_by_interest)
         },
         totals={
             gauge: {role: _row(values, count) for role, values in sorted(roles.items())}
-            for gauge, roles in totals.items()
+            for gauge, roles in sorted(totals.items())
         },
     )
 
@@ -206,4 +206,17 @@ def _values(connection: duckdb.DuckDBPyConnection, what: str, rows: str) -> list
 
 
 def _row(values: Mapping[int, float], count: int) -> Row:
-    return tuple(values.get(column) for column in range(count))
+    return tuple(short(values[at]) if at in values else None for at in range(count))
+
+
+_WARN_FIRST = ("attention_logit_max", "residual_max", "residual_max_abs")
+
+
+def _by_interest(item: tuple[str, Any]) -> tuple[int, str]:
+    gauge = item[0]
+    return _WARN_FIRST.index(gauge) if gauge in _WARN_FIRST else len(_WARN_FIRST), gauge
+
+
+def short(value: float) -> float:
+    """Five digits of a figure; more cannot be seen."""
+    return float(f"{value:.5g}")

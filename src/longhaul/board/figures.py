@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from longhaul.board.curves import Curve
+from longhaul.board.curves import Curve, short
 from longhaul.board.facts import RunFacts
 from longhaul.board.incidents import Incident
 from longhaul.core.units import sentence
 
-_DIGITS = 5
 _MOST_IN_LEGEND = 10
 _SYMBOLS = {"notice": "circle", "warning": "diamond", "alarm": "triangle-down"}
 
@@ -45,7 +44,7 @@ def loss_figure(facts: RunFacts) -> Figure:
         if points:
             traces.append(
                 {
-                    "x": [v.step for v in points], "y": [_short(v.loss) for v in points],
+                    "x": [v.step for v in points], "y": [short(v.loss) for v in points],
                     "mode": "markers", "name": "validation", "showlegend": kept,
                     "meta": {"ink": "validation", "kept": kept},
                     "marker": {"symbol": "diamond", "size": 8 if kept else 6},
@@ -131,20 +130,6 @@ def progress_figure(facts: RunFacts) -> Figure:
     )  # fmt: skip
 
 
-def gauge_data(facts: RunFacts) -> Json:
-    """What the page draws heat maps and totals from."""
-    found = facts.model_gauges
-    return {
-        "step": found.step,
-        "segment": found.segment,
-        "kept": found.kept,
-        "layers": {gauge: [_shortened(row) for row in rows] for gauge, rows in
-                   sorted(found.layers.items(), key=_by_interest)},
-        "totals": {gauge: {role: _shortened(row) for role, row in roles.items()} for gauge, roles in
-                   sorted(found.totals.items())},
-    }  # fmt: skip
-
-
 def _stretches(
     curves: Iterable[Curve], noun: str, at: str = "step %{x:,}", *, legend: bool = False
 ) -> list[Json]:
@@ -159,7 +144,7 @@ def _stretches(
         shown |= {curve.segment} if curve.kept else set()
         traces.append(
             {
-                "x": list(curve.x), "y": [_short(y) for y in curve.y],
+                "x": list(curve.x), "y": [short(y) for y in curve.y],
                 "mode": "lines" if len(curve.x) > 1 else "markers",
                 "name": curve.segment, "legendgroup": curve.segment,
                 "showlegend": legend and first and 1 < named <= _MOST_IN_LEGEND,
@@ -175,7 +160,7 @@ def _means(curves: Iterable[Curve]) -> list[Json]:
     """A thin dark line through what is otherwise the band between smallest and largest."""
     return [
         {
-            "x": list(curve.x), "y": [_short(y) for y in curve.y], "mode": "lines", "name": "mean",
+            "x": list(curve.x), "y": [short(y) for y in curve.y], "mode": "lines", "name": "mean",
             "meta": {"ink": "ink"}, "line": {"width": 1.2}, "showlegend": False,
             "hovertemplate": "mean %{y:.5~g}<br>to step %{x:,}<extra></extra>",
         }
@@ -232,19 +217,3 @@ def _loss_limits(curves: Iterable[Curve]) -> list[float] | None:
     high = max(first, kept[min(len(kept) - 1, int(0.995 * len(kept)))])
     space = 0.06 * max(high - kept[0], 1e-3)
     return [kept[0] - space, high + 2.5 * space]
-
-
-_WARN_FIRST = ("attention_logit_max", "residual_max", "residual_max_abs")
-
-
-def _by_interest(item: tuple[str, Any]) -> tuple[int, str]:
-    gauge = item[0]
-    return _WARN_FIRST.index(gauge) if gauge in _WARN_FIRST else len(_WARN_FIRST), gauge
-
-
-def _shortened(row: Iterable[float | None]) -> list[float | None]:
-    return [None if value is None else _short(value) for value in row]
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from longhaul.board.curves import ModelGauges
 from longhaul.board.figures import Figure
 from longhaul.core.errors import LonghaulError, UsageError
 from longhaul.core.files import write_bytes
@@ -18,7 +19,7 @@ _HERE = Path(__file__).parent
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
-_NO_GAUGES: Mapping[str, Any] = {"step": [], "segment": [], "kept": [], "layers": {}, "totals": {}}
+_NO_GAUGES = ModelGauges()
 
 
 def document(
@@ -28,10 +29,11 @@ def document(
     footer: str,
     figures: Sequence[Figure],
     plotly: str,
-    gauges: Mapping[str, Any] = _NO_GAUGES,
+    gauges: ModelGauges = _NO_GAUGES,
 ) -> str:
     """The whole page; all but the title is HTML, and `plotly` is Plotly's own script."""
     drawn = [vars(figure) for figure in figures if figure.traces]
+    data = _embedded({"figures": drawn, "gauges": vars(gauges)})
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -52,7 +54,7 @@ def document(
 </main>
 <footer>{footer}</footer>
 <noscript><p class="empty">The charts need JavaScript; the words above do not.</p></noscript>
-<script type="application/json" id="data">{_embedded({"figures": drawn, "gauges": gauges})}</script>
+<script type="application/json" id="data">{data}</script>
 <script>{plotly}</script>
 <script>{_own("page.js")}</script>
 </body>

@@ -1,14 +1,14 @@
 """`report.html`, put together and written: every text is escaped, nothing is fetched."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import longhaul
 from longhaul.board.chronicle import chronicle, in_short
+from longhaul.board.curves import ModelGauges
 from longhaul.board.facts import RunFacts, read_facts
-from longhaul.board.figures import gauge_data, loss_figure, progress_figure, step_figures
+from longhaul.board.figures import loss_figure, progress_figure, step_figures
 from longhaul.board.page import chart, document, figure_section, plotly_script, section, write
 from longhaul.board.tables import (
     background,
@@ -27,7 +27,7 @@ from longhaul.logbook.folder import RunFolder
 def render(facts: RunFacts, plotly: str) -> str:
     """The whole page."""
     loss, progress = loss_figure(facts), progress_figure(facts)
-    others, gauges = step_figures(facts), gauge_data(facts)
+    others = step_figures(facts)
     name, lines = escape(facts.name), facts.damaged
     damaged = f" {lines:,} lines of its journal could not be read." if lines else ""
     header = f"""<p class="kicker">Logbook of a training run</p>
@@ -39,31 +39,31 @@ def render(facts: RunFacts, plotly: str) -> str:
 {section("incidents", "Incidents", incident_table(facts))}
 {section("segments", "Segments", segment_table(facts))}
 {figure_section(progress)}
-{_gauge_section(gauges)}
+{_gauge_section(facts.model_gauges)}
 {"".join(figure_section(figure) for figure in others)}
 {section("time", "Where the time went", time_bars(facts))}
 {section("background", "Settings, software, machine", background(facts))}"""
     footer = f"""Written {moment(facts.written)} UTC by longhaul {escape(longhaul.__version__)}.
 Times are UTC.{damaged}"""
     figures = [loss, progress, *others]
-    return document(facts.name, header, sections, footer, figures, plotly, gauges)
+    return document(facts.name, header, sections, footer, figures, plotly, facts.model_gauges)
 
 
-def _gauge_section(data: Mapping[str, Any]) -> str:
+def _gauge_section(gauges: ModelGauges) -> str:
     parts = []
-    if data["layers"]:
+    if gauges.layers:
         parts.append(
             '<p class="note">Each gauge by layer: the largest value of a maximum, the mean of a '
             "root mean square, over the steps of a column. Layer 0 is next to the tokens.</p>"
-            f'<p class="controls"><label>gauge {_menu("gauge", data["layers"])}</label> '
+            f'<p class="controls"><label>gauge {_menu("gauge", gauges.layers)}</label> '
             '<label class="only-lost"><input type="checkbox" id="as-happened" checked> '
             "in order of time, with what was rolled back (bars on top)</label></p>"
             + chart("heat", 360, "gauge by layer and step")
         )
-    if data["totals"]:
+    if gauges.totals:
         parts.append(
             '<p class="note">The model as a whole, by role of weights or source of data.</p>'
-            f'<p class="controls"><label>gauge {_menu("total", data["totals"])}</label></p>'
+            f'<p class="controls"><label>gauge {_menu("total", gauges.totals)}</label></p>'
             + chart("total", 300, "gauge of the model by step")
         )
     if not parts:
