@@ -96,9 +96,7 @@ def is_here(url: str, downloads: Path) -> bool:
 
 
 def listed(url: str, wanted: Wanted = "text") -> list[str]:
-    """Names of the files behind an address, without fetching any; of a single file over http, its
-    name once the server has sent its size. DataError as from `fetch`.
-    """
+    """Names of the files behind an address, of which the first answers; DataError as `fetch`."""
     url = unsealed(url)
     shown = without_secrets(url)
     with _explained(shown):
@@ -121,10 +119,10 @@ def _folder_of(url: str) -> str:
 
 def _list(url: str, shown: str, wanted: Wanted) -> tuple[Any, dict[str, str]]:
     """The file system, and relative name → path in it for every file of the address."""
-    scheme = url.partition("://")[0]
+    is_web = url.startswith(("http://", "https://"))
     way = "use https://, hf://, s3://, gs:// or az://"
-    system, root = file_system(url, DataError, shown, way, **_options(scheme))
-    if scheme in ("http", "https"):
+    system, root = file_system(url, DataError, shown, way, **_web_options() if is_web else {})
+    if is_web:
         name = unquote(PurePosixPath(urlsplit(url).path).name)
         _refuse_unreadable(name, shown, wanted)
         return system, {name: root}
@@ -161,9 +159,7 @@ def _refuse_unreadable(name: str, shown: str, wanted: Wanted) -> None:
         raise DataError(f"{shown}: no reader for this kind of file", suffix_advice(name))
 
 
-def _options(scheme: str) -> dict[str, Any]:
-    if scheme not in ("http", "https"):
-        return {}
+def _web_options() -> dict[str, Any]:
     import aiohttp
 
     # aiohttp gives up after five minutes in all, however well the download is going.

@@ -119,9 +119,7 @@ _Found = tuple[Sequence[_File], Any]
 
 
 def locate(source: SourceSection, seed: int, downloads: Path, say: Say) -> Corpus:
-    """Find what a source stands for; remote files are fetched into `downloads`. DataError if it
-    does not exist, holds nothing that can be read, or cannot be fetched.
-    """
+    """What a source stands for, fetched into `downloads` if remote; DataError if there is none."""
     name = source_name(source.name, source.path)
     files, identity = _files_of(source, seed, downloads, say)
 
@@ -229,9 +227,7 @@ def _token_paths(source: SourceSection, files: Sequence[_File]) -> tuple[TokenPa
 
 
 def _walk(folder: Path, taken: Callable[[str], bool], *, builtin: bool = False) -> Iterator[_File]:
-    """Files below a folder, without hidden folders and, `builtin`, those of packages; `builtin`
-    passes over folders that cannot be read.
-    """
+    """Files below a folder, not in hidden ones; `builtin`: nor in packages or unreadable ones."""
 
     def refuse(error: OSError) -> None:
         if not builtin:

@@ -174,11 +174,9 @@ def take_survey(
             raise DataError(
                 f"{corpus.name}: nothing to train on ({reason})", "give it text, or leave it out"
             )
-        parts = [
+        dropped = f"{num_dropped:,} exact duplicates dropped; " if seen is not None else ""
+        say(
             f"data: {corpus.name}: {num_documents:,} documents, {short_bytes(num_bytes)} read in "
-            f"{short_seconds(progress.elapsed)}"
-        ]
-        if seen is not None:
-            parts.append(f"{num_dropped:,} exact duplicates dropped")
-        say("; ".join([*parts, skipped or "nothing broken"]))
+            f"{short_seconds(progress.elapsed)}; {dropped}{skipped or 'nothing broken'}"
+        )
     return Survey(tuple(surveys), frozenset(characters), sample)

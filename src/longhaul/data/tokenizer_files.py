@@ -29,9 +29,7 @@ TokenizerFiles: TypeAlias = tuple[Path, ...]
 
 
 def find_tokenizer(given: str, downloads: Path, say: Say) -> TokenizerFiles:
-    """The files that `tokenizer.path` means; remote ones are fetched. DataError if there is none,
-    or it is a pickle; RecipeError if the address is a folder.
-    """
+    """The files of `tokenizer.path`, fetched if remote; DataError or RecipeError if it is none."""
     if without_secrets(given).lower().endswith((".pkl", ".pickle")):
         raise DataError(
             f"tokenizer.path: {without_secrets(given)}: a pickle is a program, and longhaul runs "

@@ -63,13 +63,12 @@ class Verification:
         self._at_once = at_once
         self._clock: Clock = clock or RealClock()
         known = set(_remembered(self._memories))
-        files = listed_files(read_manifest(folder)).values()
-        wanted = [(str(file["file"]), str(file["sha256"])) for file in files]
-        found = [(name, _found(folder / name, name, sha256)) for name, sha256 in wanted]
-        self.left = [facts for _, facts in found if facts is not None and facts not in known]
+        wanted = listed_files(read_manifest(folder)).items()
+        found = {name: _found(folder / name, name, str(file["sha256"])) for name, file in wanted}
+        self.left = [file for file in found.values() if file is not None and file not in known]
         """Not compared yet, in the order of the manifest."""
-        self.num_files = len(wanted)
-        self.unread = [f"{folder / name}: cannot be read" for name, facts in found if facts is None]
+        self.num_files = len(found)
+        self.unread = [f"{folder / n}: cannot be read" for n, file in found.items() if not file]
         """Files that could not be read, and why."""
         self._wrong: DataError | None = None
         self._stop = threading.Event()
@@ -200,9 +199,7 @@ def _remember(memories: Iterable[Path], file: _Compared) -> None:
 
 
 def text_for_training(folder: RunFolder, spec: RunSpec, say: Say) -> Dataset:
-    """The run's pinned text, or text prepared now and pinned. DataError if it cannot be prepared,
-    or is no longer what the run was trained on.
-    """
+    """The run's pinned text, or text prepared now and pinned; DataError if it cannot be had."""
     pinned = _pinned(folder)
     dataset = None
     if pinned is not None:
