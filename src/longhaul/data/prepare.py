@@ -32,12 +32,7 @@ from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey, take_survey
 from longhaul.data.tokenize import write_text, write_tokens
 from longhaul.data.tokenizer_files import PICKLE_ADVICE, TokenizerFiles, find_tokenizer, load_given
-from longhaul.data.tokenizing import (
-    ByteTokenizer,
-    CharacterTokenizer,
-    NumberTokenizer,
-    Tokenizer,
-)
+from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTokenizer, Tokenizer
 
 _DEFAULT_VOCAB = 8192
 _UNFINISHED = ".preparing"

@@ -9,13 +9,7 @@ from longhaul.core.clocks import RealClock
 from longhaul.core.errors import DataError
 from longhaul.core.output import Say
 from longhaul.core.units import Seconds, short_bytes, short_seconds
-from longhaul.data.documents import (
-    Breakage,
-    Document,
-    cut_text,
-    is_held_out,
-    text_digest,
-)
+from longhaul.data.documents import Breakage, Document, cut_text, is_held_out, text_digest
 from longhaul.data.sources import Corpus
 
 _SAMPLE_PIECE_CHARACTERS = 1 << 16

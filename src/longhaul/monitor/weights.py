@@ -107,10 +107,7 @@ class _Sample:
     """
 
     def __init__(
-        self,
-        weights: Sequence[Tensor],
-        copies: Sequence[int] = (),
-        elements: int = 0,
+        self, weights: Sequence[Tensor], copies: Sequence[int] = (), elements: int = 0
     ) -> None:
         weights = [own_part(weight) for weight in weights]
         self._strides = [_stride(weight) for weight in weights]
@@ -179,11 +176,7 @@ the gradient over the second moment (`ABSENT` if there is none); share of zeros.
 
 @torch.no_grad()
 def _shares(
-    look: _Look,
-    group: Group,
-    sample: _Sample,
-    settings: LiveSettings,
-    state: Mapping[str, Tensor],
+    look: _Look, group: Group, sample: _Sample, settings: LiveSettings, state: Mapping[str, Tensor]
 ) -> Shares:
     """What this rank has of a role's figures, after the update."""
     moved_S = sample.of(group.parameters) - look.weight_S
