@@ -69,15 +69,15 @@ def order(seed: int = 1, **changed: object) -> Order:
 
 
 def test_every_epoch_of_a_source_reads_each_of_its_blocks_once() -> None:
-    blocks = order().blocks(np.arange(3 * 40 * 3, dtype=np.int64))
+    source, epochs, blocks = order().blocks(np.arange(3 * 40 * 3, dtype=np.int64))
     for epoch in range(3):
-        mine = blocks.block[(blocks.source == 0) & (blocks.epoch == epoch)]
+        mine = blocks[(source == 0) & (epochs == epoch)]
         assert sorted(mine.tolist()) == list(range(40))
 
 
 def test_epochs_are_ordered_differently() -> None:
-    blocks = order().blocks(np.arange(240, dtype=np.int64))
-    first, second = (blocks.block[(blocks.source == 0) & (blocks.epoch == e)] for e in (0, 1))
+    source, epochs, blocks = order().blocks(np.arange(240, dtype=np.int64))
+    first, second = (blocks[(source == 0) & (epochs == epoch)] for epoch in (0, 1))
     assert first.tolist() != second.tolist()
 
 
@@ -86,17 +86,15 @@ def test_epochs_are_ordered_differently() -> None:
 def test_a_draw_is_the_same_whether_read_alone_or_in_a_stretch(draw: int, count: int) -> None:
     stretch = order().blocks(np.arange(draw, draw + count, dtype=np.int64))
     last = order().blocks(np.array([draw + count - 1], dtype=np.int64))
-    assert stretch.block[-1] == last.block[0]
-    assert stretch.epoch[-1] == last.epoch[0]
-    assert stretch.source[-1] == last.source[0]
+    assert stretch[:, -1].tolist() == last[:, 0].tolist()
 
 
 def test_a_source_keeps_its_own_order_when_another_one_is_added() -> None:
     alone = order(names=["a"], block_counts=[40], stages=[Stage(0, (1.0,))]).blocks(
         np.arange(40, dtype=np.int64)
     )
-    both = order().blocks(np.arange(120, dtype=np.int64))
-    assert alone.block.tolist() == both.block[both.source == 0].tolist()
+    source, _, blocks = order().blocks(np.arange(120, dtype=np.int64))
+    assert alone[2].tolist() == blocks[source == 0].tolist()
 
 
 def test_a_source_without_a_whole_block_is_named() -> None:
@@ -140,8 +138,7 @@ def test_across_stages_no_block_comes_twice_in_an_epoch_and_none_is_left_out(
         np.arange(500, dtype=np.int64)
     )
     for source, count in enumerate(counts):
-        mine = read.source == source
-        epochs, blocks = read.epoch[mine], read.block[mine]
+        _, epochs, blocks = read[:, read[0] == source]
         assert np.array_equal(epochs, np.arange(len(epochs)) // count)
         for epoch in range(len(epochs) // count):
             assert sorted(blocks[epochs == epoch].tolist()) == list(range(count))
@@ -168,8 +165,8 @@ def test_until_a_stage_begins_the_order_is_as_without_it() -> None:
     draws = np.arange(500, dtype=np.int64)
     plain = order().blocks(draws)
     staged_later = order(stages=[Stage(0, (1.0, 2.0)), Stage(200, (0.0, 1.0))]).blocks(draws)
-    assert np.array_equal(plain.block[:200], staged_later.block[:200])
-    assert (staged_later.source[200:] == 1).all()
+    assert np.array_equal(plain[:, :200], staged_later[:, :200])
+    assert (staged_later[0, 200:] == 1).all()
 
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=5)

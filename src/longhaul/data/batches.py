@@ -15,7 +15,7 @@ from torch import Tensor
 from longhaul.config.data import MixtureStage
 from longhaul.core.faults import Point, point
 from longhaul.data.dataset import Dataset, TokenStream
-from longhaul.data.order import Blocks, Int64s, Order, Stage, take_draws
+from longhaul.data.order import Int64s, Order, Stage, take_draws
 
 IGNORED = -1
 """Target of positions that are only padding; the loss skips it."""
@@ -142,11 +142,9 @@ class BatchReader:
     def _locate(self, request: BatchRequest) -> tuple[Int64s, Int64s, Int64s, int, int]:
         parts = self._block_length // request.sequence_length
         draws, following = take_draws(request.draw, request.sequences // parts, request.skips)
-        blocks: Blocks = self.order.blocks(draws)
-        offsets = np.arange(parts, dtype=np.int64) * request.sequence_length
-        begin = (blocks.block[:, None] * self._block_length + offsets).reshape(-1)
-        source, epoch = np.repeat(blocks.source, parts), np.repeat(blocks.epoch, parts)
-        return source, epoch, begin, int(draws[0]), following
+        source, epoch, block = np.repeat(self.order.blocks(draws), parts, axis=1)
+        offset = np.tile(np.arange(parts, dtype=np.int64), len(draws)) * request.sequence_length
+        return source, epoch, block * self._block_length + offset, int(draws[0]), following
 
 
 def share_of(count: int, rank: int, size: int) -> slice:

@@ -141,17 +141,6 @@ class StagedMixture:
         return source, index
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Where some draws lie; arrays of one shape."""
-
-    source: Int64s
-    epoch: Int64s
-    """How often the source had been read in full before."""
-    block: Int64s
-    """Block number within the source's token stream."""
-
-
 class Order:
     """The order of data of one run.
 
@@ -184,17 +173,19 @@ class Order:
         self._chunk = lru_cache(maxsize=64)(self._located)
         self._permutation = lru_cache(maxsize=64)(self._permuted)
 
-    def blocks(self, draws: Int64s) -> Blocks:
-        """Source, epoch and block of each draw (one dimension)."""
+    def blocks(self, draws: Int64s) -> Int64s:
+        """[3, D] of D draws: source; how often it had been read in full before; and the number of
+        the block within its token stream.
+        """
         chunk_of, place = np.divmod(draws, _CHUNK)
         numbers = np.unique(chunk_of).tolist()
         if len(numbers) == 1:
-            return Blocks(*self._chunk(numbers[0])[:, place])
+            return self._chunk(numbers[0])[:, place]
         found = np.empty((3, len(draws)), np.int64)
         for number in numbers:
             here = chunk_of == number
             found[:, here] = self._chunk(number)[:, place[here]]
-        return Blocks(*found)
+        return found
 
     def epoch(self, draw: int) -> float:
         """How often the source read most often was read up to `draw`; 1.5: one and a half times."""
