@@ -3,6 +3,7 @@
 A trace's `meta` says what it is: `place` (of its segment, for its colour), `kept`, `tone`.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -170,22 +171,19 @@ def _means(curves: Iterable[Curve]) -> list[Json]:
 
 def _incident_marks(found: Sequence[Incident], last_step: int) -> list[Json]:
     heights = _heights([incident.step for incident in found], max(last_step, 1) / 60)
-    traces = []
-    for tone, symbol in _SYMBOLS.items():
-        own = [(number, i) for number, i in enumerate(found, 1) if i.tone == tone]
-        if own:
-            traces.append(
-                {
-                    "x": [i.step for _, i in own], "yaxis": "y2",
-                    "y": [heights[number - 1] for number, _ in own],
-                    "mode": "markers+text", "name": tone, "showlegend": False,
-                    "text": [str(number) for number, _ in own], "textposition": "bottom center",
-                    "customdata": [number for number, _ in own],
-                    "meta": {"tone": tone}, "marker": {"symbol": symbol, "size": 11},
-                    "hovertext": [_hover(number, i) for number, i in own], "hoverinfo": "text",
-                }
-            )  # fmt: skip
-    return traces
+    marks = list(zip(itertools.count(1), found, heights, strict=False))
+    return [
+        {
+            "x": [i.step for _, i, _ in own], "y": [height for _, _, height in own], "yaxis": "y2",
+            "mode": "markers+text", "name": tone, "showlegend": False,
+            "text": [str(number) for number, _, _ in own], "textposition": "bottom center",
+            "customdata": [number for number, _, _ in own],
+            "meta": {"tone": tone}, "marker": {"symbol": symbol, "size": 11},
+            "hovertext": [_hover(number, i) for number, i, _ in own], "hoverinfo": "text",
+        }
+        for tone, symbol in _SYMBOLS.items()
+        if (own := [mark for mark in marks if mark[1].tone == tone])
+    ]  # fmt: skip
 
 
 def _heights(steps: Sequence[int], width: float) -> list[float]:

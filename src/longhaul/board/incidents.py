@@ -137,9 +137,9 @@ def _of_death(before: Sequence[Record], started: Event) -> Incident | None:
     reached = int(started.data.get("steps_made", 0))
     lost = max(reached - int(started.data.get("resumed_from") or 0), 0)
     resumed = resumed_in_words(started.data)
-    since = [e for e in before if isinstance(e, Event) and e.attempt == started.attempt]
     # The first record of an attempt books the time since the last one of the attempt before.
-    begin = (since or [started])[0]
+    since = (e for e in before if isinstance(e, Event) and e.attempt == started.attempt)
+    begin = next(since, started)
     idle = begin.seconds.get("idle", 0.0)
     return Incident(
         kind="process died", tone="alarm", segment=last[-1].segment,
