@@ -12,7 +12,7 @@ TEXTS = st.lists(st.text(max_size=8), max_size=40)
 def test_each_text_is_new_once(texts):
     corpus = Corpus("texts", 1.0, None, lambda _: (Document(text, "") for text in texts))
     breakage = Breakage("texts", 0.0)
-    kept = [each.document.text for each in kept_documents(corpus, breakage, set())]
+    kept = [document.text for document, _, _ in kept_documents(corpus, breakage, set())]
     assert kept == list(dict.fromkeys(texts))
     assert breakage.num_duplicates == len(texts) - len(kept)
 

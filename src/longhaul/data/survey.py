@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from longhaul.config.data import DataSection, HeldOutSection, TokenizerSection
 from longhaul.core.clocks import RealClock
@@ -17,13 +18,8 @@ _FEWEST_FOR_DOCUMENT_SPLIT = 200
 _PROGRESS_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class KeptDocument:
-    """A document that is no duplicate, with its UTF-8 size and its hash."""
-
-    document: Document
-    num_bytes: int
-    digest: bytes
+Kept: TypeAlias = tuple[Document, int, bytes]
+"""A document that is no duplicate, with its UTF-8 size and its hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +116,7 @@ class Survey:
     """Text to train on; filled for kind `bpe` only."""
 
 
-def kept_documents(
-    corpus: Corpus, breakage: Breakage, seen: set[bytes] | None
-) -> Iterator[KeptDocument]:
+def kept_documents(corpus: Corpus, breakage: Breakage, seen: set[bytes] | None) -> Iterator[Kept]:
     """A corpus's documents, each text once: not those whose digest is in `seen`, about 100 bytes of
     memory a document, to which all others are added. None keeps all.
     """
@@ -134,7 +128,7 @@ def kept_documents(
             continue
         if seen is not None:
             seen.add(digest)
-        yield KeptDocument(document, len(content), digest)
+        yield document, len(content), digest
 
 
 def take_survey(
@@ -149,14 +143,14 @@ def take_survey(
         progress = Progress(say, f"data: reading {corpus.name}")
         breakage = Breakage(corpus.name, data.max_broken_fraction)
         num_documents = num_bytes = num_held_out = 0
-        for kept in kept_documents(corpus, breakage, seen):
+        for document, size, digest in kept_documents(corpus, breakage, seen):
             num_documents += 1
-            num_bytes += kept.num_bytes
-            num_held_out += is_held_out(kept.digest, data.held_out.fraction)
+            num_bytes += size
+            num_held_out += is_held_out(digest, data.held_out.fraction)
             if tokenizer.kind == "characters":
-                characters.update(kept.document.text)
+                characters.update(document.text)
             elif tokenizer.kind == "bpe":
-                sample.show(kept.document.text)
+                sample.show(document.text)
             progress.at(num_documents, num_bytes)
         breakage.judge()
         num_dropped, skipped = breakage.num_duplicates, breakage.summary()

@@ -20,7 +20,7 @@ from longhaul.data.dataset import SourceTokens, TokenStream
 from longhaul.data.documents import Breakage, batched, is_held_out, text_digest
 from longhaul.data.shards import Shard, ShardWriter, dtype_for
 from longhaul.data.sources import Corpus
-from longhaul.data.survey import KeptDocument, Progress, SourceSurvey, kept_documents
+from longhaul.data.survey import Kept, Progress, SourceSurvey, kept_documents
 from longhaul.data.token_files import MAX_PIECE_TOKENS, TokenFile, open_token_file
 from longhaul.data.tokenizing import TokenArray, Tokenizer
 
@@ -151,9 +151,9 @@ def write_text(
     def documents() -> Iterator[Placed]:
         num_bytes = 0
         for number, (each, tokens) in enumerate(_tokenized(kept, tokenizer), 1):
-            held_out = is_held_out(each.digest, data.held_out.fraction)
-            yield each.document.name, tokens, each.num_bytes, held_out
-            num_bytes += each.num_bytes
+            document, size, digest = each
+            yield document.name, tokens, size, is_held_out(digest, data.held_out.fraction)
+            num_bytes += size
             progress.at(number, num_bytes)
 
     split = survey.split(data.held_out)
@@ -161,15 +161,15 @@ def write_text(
 
 
 def _tokenized(
-    documents: Iterator[KeptDocument], tokenizer: Tokenizer
-) -> Iterator[tuple[KeptDocument, TokenArray]]:
+    documents: Iterator[Kept], tokenizer: Tokenizer
+) -> Iterator[tuple[Kept, TokenArray]]:
     """Documents with their tokens, end-of-text last where the tokenizer uses it."""
     ends = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
     # Bytes come as uint8, which their end-of-text (256) would not fit into.
     end = np.array(ends, dtype_for(tokenizer.vocab_size))
     # Enough text at once to keep every core of a tokenizer busy, and no more.
-    for batch in batched(documents, lambda kept: kept.num_bytes, _BATCH_BYTES):
-        encoded = tokenizer.encode_batch([kept.document.text for kept in batch])
+    for batch in batched(documents, lambda kept: kept[1], _BATCH_BYTES):
+        encoded = tokenizer.encode_batch([document.text for document, _, _ in batch])
         for kept, tokens in zip(batch, encoded, strict=True):
             yield kept, np.concatenate([tokens, end])
 
