@@ -34,8 +34,10 @@ class Curve:
     y: tuple[float, ...]
 
 
-def settle(connection: duckdb.DuckDBPyConnection, grown: Sequence[Branch]) -> None:
-    """Make the view `steps` a table, so that JSON is parsed once, and note which were kept."""
+def settle(connection: duckdb.DuckDBPyConnection, grown: Sequence[Branch]) -> tuple[Branch, ...]:
+    """Make the view `steps` a table, so that JSON is parsed once, and note which were kept; the
+    branches in the order in which they were opened.
+    """
     connection.execute("CREATE TABLE settled AS SELECT * FROM steps")
     connection.execute("DROP VIEW steps")
     connection.execute("ALTER TABLE settled RENAME TO steps")
@@ -45,6 +47,7 @@ def settle(connection: duckdb.DuckDBPyConnection, grown: Sequence[Branch]) -> No
         "unnest(?::BIGINT[]) AS place, unnest(?::BIGINT[]) AS kept",
         [[b.number for b in order], list(range(len(order))), [b.kept_until for b in order]],
     )
+    return tuple(order)
 
 
 def thinned(

@@ -24,7 +24,6 @@ from longhaul.logbook.folder import RunFolder, created_of
 from longhaul.logbook.ledger import fold_all
 from longhaul.logbook.queries import connect
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.segments import by_opening
 from longhaul.logbook.summary import Branch, RunSummary, evaluations, read_branches, summary_of
 
 
@@ -73,7 +72,7 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
     with connect(folder) as connection:
         summary = summary_of(folder, clock, records, connection)
         grown = read_branches(folder, connection, records, live=summary.state == "live")
-        settle(connection, grown)
+        branches = settle(connection, grown)
         curves = {
             name: thinned(connection, name)
             for name in ("loss", "gradient_norm", "learning_rate", "loss_scale")
@@ -82,10 +81,8 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
         curves |= {"throughput": throughput(connection), "progress": progress(connection)}
         tokens, tokens_lost, masked = step_totals(connection)
         model_gauges = read_model_gauges(connection)
-    order = [str(opening.number) for opening in by_opening([b.opening for b in grown])]
-    ordered = tuple(sorted(grown, key=lambda branch: order.index(branch.number)))
-    kept = {branch.number: branch.kept_until for branch in grown}
-    newest = ordered[-1].opening if ordered else None
+    kept = {branch.number: branch.kept_until for branch in branches}
+    newest = branches[-1].opening if branches else None
     decisions = [record for record in records if isinstance(record, Decision)]
     overrides = fold_all(decisions).overrides_at(summary.step)
     return RunFacts(
@@ -97,7 +94,7 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
         masked=masked,
         settings=with_values(newest.settings, overrides) if newest else {},
         fingerprint=newest.fingerprint if newest else {},
-        branches=ordered,
+        branches=branches,
         records=records,
         incidents=incidents(records),
         validations=tuple(
