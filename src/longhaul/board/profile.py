@@ -39,7 +39,7 @@ def render(made: Profile, plotly: str) -> str:
 {section("surprises", "What costs more than it should", _surprises(made))}
 {"".join(map(figure_section, figures))}
 {section("operations", "Operations", _table(made))}
-{section("trace", "The trace", _trace())}"""
+{section("trace", "The trace", _TRACE)}"""
     footer = f"Written by longhaul {escape(longhaul.__version__)}."
     return document(f"{made.recipe}, profile", header, sections, footer, figures, plotly)
 
@@ -194,10 +194,9 @@ def _cells(row: Row) -> str:
     return "".join(f"<td>{escape(word)}</td>" for word in words)
 
 
-def _trace() -> str:
-    return (
-        f"<p>Beside this page lies <code>{TRACE}</code>, all threads and operations of the watched "
-        "steps: open it in ui.perfetto.dev or chrome://tracing. Ranges named "
-        "<code>longhaul/stage/…</code> and <code>longhaul/module/…</code> are what this page is "
-        "made of.</p>"
-    )
+_TRACE = (
+    f"<p>Beside this page lies <code>{TRACE}</code>, all threads and operations of the watched "
+    "steps: open it in ui.perfetto.dev or chrome://tracing. Ranges named "
+    "<code>longhaul/stage/…</code> and <code>longhaul/module/…</code> are what this page is made "
+    "of.</p>"
+)

@@ -82,9 +82,8 @@ class BatchReader:
         self._ahead: tuple[BatchRequest, Future[Batch]] | None = None
 
     def read(self, request: BatchRequest, following: BatchRequest | None = None) -> Batch:
-        """The batch of `request`; what `following` guesses is read while the step computes.
-
-        A wrong guess costs time and nothing else, because content depends on the request alone.
+        """The batch of `request`; what `following` guesses is read while the step computes. A wrong
+        guess costs time and nothing else, because content depends on the request alone.
         """
         point(Point.READ_BATCH, request)
         if self._ahead is not None and self._ahead[0] == request:

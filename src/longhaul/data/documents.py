@@ -145,9 +145,7 @@ def text_digest(content: bytes) -> bytes:
 
 
 def is_held_out(digest: bytes, fraction: float) -> bool:
-    """Whether a text belongs to the validation split: a property of the text alone.
-
-    A document therefore never changes sides when others are added, removed or reordered, and
-    growing the fraction only adds to the held-out side.
+    """Whether a text belongs to the validation split: a property of the text alone, which no other
+    document changes. Growing the fraction only adds to the held-out side.
     """
     return int.from_bytes(digest[:8], "big") < fraction * 2.0**64

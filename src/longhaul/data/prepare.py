@@ -23,7 +23,7 @@ from longhaul.config.data import TokenizerSection
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
-from longhaul.core.files import fsync_folder, sha256_of, write_json
+from longhaul.core.files import fsync_folder, sha256_of, write_bytes, write_json
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
@@ -155,7 +155,7 @@ def _fill(
         recipe.data, recipe.tokenizer, say,
     )  # fmt: skip
     tokenizer = _make_tokenizer(recipe.tokenizer, survey, given, say)
-    tokenizer.save(folder / tokenizer.file_name)
+    write_bytes(folder / tokenizer.file_name, tokenizer.content())
     seen: set[bytes] | None = set() if recipe.data.drop_exact_duplicates else None
     surveyed = iter(survey.sources)
     made: list[tuple[SourceSurvey, SourceTokens]] = []

@@ -97,10 +97,8 @@ def format_of(name: str) -> Format | None:
 
 
 def taken_from_folder(name: str) -> bool:
-    """Whether a file found in a folder belongs to the corpus.
-
-    A bare `.json` is read as JSON lines when it is named directly, but not picked up from a
-    folder: there it is nearly always a settings file.
+    """Whether a file found in a folder belongs to the corpus: a bare `.json` is JSON lines when it
+    is named directly, and in a folder nearly always a settings file.
     """
     return format_of(name) is not None and not name.lower().endswith(".json")
 

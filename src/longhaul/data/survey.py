@@ -72,10 +72,8 @@ class Progress:
 
 
 class TextSample:
-    """At most so many bytes of text, taken evenly over everything it is shown.
-
-    Texts are cut into pieces, and the pieces with the smallest hashes are kept: which ones they
-    are depends on the texts alone, not on chance or on the size of the corpus being known.
+    """At most so many bytes of text, taken evenly over everything it is shown: the pieces with the
+    smallest hashes, so that neither chance nor knowing the size of the corpus decides which.
     """
 
     def __init__(self, max_bytes: int) -> None:

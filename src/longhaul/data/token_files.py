@@ -214,9 +214,8 @@ class TokenFile:
     """Where Megatron's documents end; other formats do not have it."""
 
     def pieces(self) -> Iterator[tuple[int, TokenArray]]:
-        """Position and tokens of one piece after the other, each as long as may be held at once;
-        where the format knows documents, a piece never holds parts of two. DataError if the file
-        cannot be read.
+        """Position and tokens of one piece after the other; where the format knows documents, none
+        holds parts of two. DataError if the file cannot be read.
         """
         try:
             with self.path.open("rb") as file:

@@ -8,14 +8,12 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from longhaul.core.errors import UsageError
-from longhaul.core.files import write_bytes
 from longhaul.data.documents import cut_text
 
 TokenArray: TypeAlias = npt.NDArray[np.integer[Any]]
@@ -63,10 +61,6 @@ class Tokenizer(ABC):
     def sha256(self) -> str:
         """Hash of `content()`: the tokenizer's identity, kept in every shard made with it."""
         return hashlib.sha256(self.content()).hexdigest()
-
-    def save(self, path: Path) -> None:
-        """Write the file, atomically."""
-        write_bytes(path, self.content())
 
 
 _CODE_POINTS = 0x110000
