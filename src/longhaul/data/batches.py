@@ -195,10 +195,10 @@ def evaluation_batches(
     begins = _window_begins(stream.num_tokens, sequence_length, most_tokens)
     most = -(-len(begins) // size)
     begins = begins[share_of(len(begins), rank, size)]
-    for group in range(0, len(begins), sequences):
+    for group in range(0, most, sequences):
         begin = begins[group : group + sequences]
         lengths = np.minimum(sequence_length, stream.num_tokens - 1 - begin)
-        windows = np.full((len(begin), sequence_length + 1), IGNORED, dtype=np.int64)
+        windows = np.full((max(len(begin), 1), sequence_length + 1), IGNORED, dtype=np.int64)
         full = lengths == sequence_length
         if full.any():
             windows[full] = stream.gather(begin[full], sequence_length + 1)
@@ -208,9 +208,6 @@ def evaluation_batches(
         window_BT = torch.from_numpy(windows)
         # The embedding needs a valid number where the target is ignored.
         yield window_BT[:, :-1].clamp(min=0), window_BT[:, 1:], int(lengths.sum())
-    for _ in range(-(-most // sequences) - -(-len(begins) // sequences)):
-        nothing_BT = torch.full((1, sequence_length), IGNORED)
-        yield nothing_BT.clamp(min=0), nothing_BT, 0
 
 
 def _window_begins(num_tokens: int, length: int, most_tokens: int | None) -> Int64s:
