@@ -184,9 +184,7 @@ def identity_of(manifest: dict[str, Any]) -> str:
 
 
 def open_dataset(folder: Path) -> Dataset:
-    """Open a prepared folder: the manifest and each shard's header are read, no token is. DataError
-    if it is incomplete, damaged, or of a newer format.
-    """
+    """Open a prepared folder by its headers alone; DataError if damaged, or of a newer format."""
     manifest = read_manifest(folder)
     tokenizer = manifest["tokenizer"]
     sources = []

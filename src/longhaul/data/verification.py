@@ -192,9 +192,8 @@ def _remembered(memories: Iterable[Path]) -> Iterator[_Compared]:
 def _remember(memories: Iterable[Path], file: _Compared) -> None:
     line = json.dumps(asdict(file)).encode() + b"\n"
     for memory in memories:
-        with suppress(OSError):  # it is compared again then
-            with memory.open("ab", buffering=0) as opened:
-                opened.write(line)
+        with suppress(OSError), memory.open("ab", buffering=0) as opened:
+            opened.write(line)  # else it is compared again
             return
 
 
