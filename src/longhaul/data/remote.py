@@ -85,8 +85,7 @@ def fetch(
             item = _download(system, remote_path, where, folder / name, name, sha256)
             say(f"data: fetched {where} ({short_bytes(item.size)})")
         fetched.append(item)
-    files = [item.name for item in fetched]
-    write_json(folder / "origin.json", {"url": shown, "fetched": _now(), "files": files})
+    write_json(folder / "origin.json", {"url": shown, "fetched": _now(), "files": list(names)})
     return fetched
 
 

@@ -23,7 +23,6 @@ PICKLE_ADVICE = (
     'characters alike); or set tokenizer.kind = "numbers" and tokenizer.vocab_size'
 )
 
-
 TokenizerFiles: TypeAlias = tuple[Path, ...]
 """`tokenizer.json` or a `.model`; of GPT-2's two `encoder.json`, then `vocab.bpe`."""
 
