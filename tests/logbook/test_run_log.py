@@ -11,7 +11,7 @@ from longhaul.logbook.lease import Lease, acquire, join, leave_behind
 from longhaul.logbook.ledger import LedgerState, load_ledger
 from longhaul.logbook.run_history import read_run_history
 from longhaul.logbook.run_log import RunLog
-from longhaul.supervise.history import Chronicle
+from longhaul.supervise.history import SupervisedRun
 
 
 @pytest.fixture
@@ -47,9 +47,8 @@ def test_a_fenced_attempt_decides_nothing_and_learns_that_it_must_end(folder: Ru
 def test_a_fenced_supervisor_poisons_no_checkpoint(folder: RunFolder) -> None:
     clock = FakeClock()
     lease = acquire(folder, clock)
-    chronicle = Chronicle(folder, lease.attempt, clock, lease.is_ours)
+    run = SupervisedRun(folder, lease, clock, say=str)
     leave_behind(folder, 2, clock)
     with pytest.raises(NotOwner):
-        chronicle.poison(20, "abc", 25, "the same crash")
-    chronicle.close()
+        run.poison(20, "abc", 25, "the same crash")
     assert load_ledger(folder)[0] == LedgerState()

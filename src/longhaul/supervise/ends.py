@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from longhaul.core.errors import ExitCode
 from longhaul.core.units import Bytes, Seconds, short_seconds
@@ -92,7 +93,7 @@ _LAST_MESSAGE: Bytes = 16_384
 
 def ended(
     cause: Cause, plan: Plan, rank: int | None, codes: Sequence[int | None], step: int | None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """What the journal says of a failure and what follows it."""
     return {
         "reason": in_words(cause), "cause": cause.name, "remedy": cause.remedy, "rank": rank,

@@ -19,7 +19,6 @@ from longhaul.supervise.ends import (
     tell_replica_lost,
 )
 from longhaul.supervise.history import (
-    Chronicle,
     SupervisedRun,
     failures,
     unaccounted,
@@ -105,10 +104,9 @@ class FailureHandler:
         if self._fleet is None:
             cause = on_one_machine(cause, verdict, before, now)
         unfit = self._unfit(cause)
-        chronicle = Chronicle(folder, attempt, run.clock, run.lease.may_decide)
         if verdict is not None:
             for checkpoint in distrusted(list(usable), verdict):
-                chronicle.poison(checkpoint, usable.pop(checkpoint), step or 0, verdict.reason)
+                run.poison(checkpoint, usable.pop(checkpoint), step or 0, verdict.reason)
         # A node that must not be used any more need not end a run that has others.
         has_others = self._fleet is not None and cause.remedy == "cordon"
         failure = Failure(cause.name, "restart" if has_others else cause.remedy, step, now)
@@ -125,17 +123,16 @@ class FailureHandler:
         if wanted is not None and not any(other.steps_made for other in others):
             plan = Plan(False, f"{cause.name}, while stopping", exit_code=wanted)
         if plan.poison is not None:
-            chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
+            run.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
         data = ended(cause, plan, cause.rank, codes, step)
         judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
         data |= judged[1] if judged else {}
         if leads:
             seconds = unaccounted(folder, attempt, self.began, run.clock.wall())
-            self.began = chronicle.emit(EventKind.ATTEMPT_ENDED, step or 0, data, seconds).time
+            self.began = run.emit(EventKind.ATTEMPT_ENDED, step or 0, seconds, **data).time
         else:
-            chronicle.emit(EventKind.REPLICA_LOST, step or 0, data, {})
+            run.emit(EventKind.REPLICA_LOST, step or 0, **data)
             self._lost.append(failure)
-        chronicle.close()
         if self.replicas is not None:
             tell_replica_lost(run.say, cause, plan, sum(bool(o.running) for o in others))
         else:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -73,55 +73,6 @@ def _is_beside(record: Record) -> bool:
     return isinstance(record, Event) and record.kind in _BESIDE
 
 
-class Chronicle:
-    """What the supervisor writes of one attempt; `still_owner`: the fence of decisions."""
-
-    def __init__(
-        self,
-        folder: RunFolder,
-        attempt: int,
-        clock: Clock,
-        still_owner: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._attempt = attempt
-        self._clock = clock
-        self._journal = Journal(folder, attempt, author=WHO, still_owner=still_owner)
-
-    def emit(
-        self, kind: str, step: int, data: Mapping[str, Any], seconds: Mapping[str, Seconds]
-    ) -> Event:
-        """Write an event, durably where the disk lets it; a run must not end for want of that."""
-        event = Event(
-            kind=kind, attempt=self._attempt, step=step, time=self._clock.wall(),
-            seconds=seconds, data=data,
-        )  # fmt: skip
-        try:
-            self._journal.append_durably(event)
-        except OSError:
-            self._journal.append(event)
-        return event
-
-    def poison(self, checkpoint: int, manifest: str, step: int, reason: str) -> None:
-        """Decide that a checkpoint is not to be used again. It is not so after an OSError: it could
-        not be written; or a NotOwner: another attempt has taken the run over.
-        """
-        data = {"checkpoint": checkpoint, "health": "poisoned", "manifest": manifest}
-        decision = Decision(
-            kind="checkpoint-health",
-            attempt=self._attempt,
-            step=step,
-            time=self._clock.wall(),
-            who=WHO,
-            reason=reason,
-            data=data,
-        )
-        self._journal.append_durably(decision)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._journal.close()
-
-
 @dataclass(frozen=True, slots=True)
 class SupervisedRun:
     """What all parts of a supervisor share."""
@@ -135,11 +86,40 @@ class SupervisedRun:
     def emit(
         self, kind: str, step: int, seconds: Mapping[str, Seconds] | None = None, **data: Any
     ) -> Event:
-        """Write one event of the present attempt, as `Chronicle.emit` does."""
-        chronicle = Chronicle(self.folder, self.lease.attempt, self.clock)
-        event = chronicle.emit(kind, step, data, seconds or {})
-        chronicle.close()
+        """Write an event of the present attempt, durably where the disk lets it; a run must not end
+        for want of that.
+        """
+        event = Event(
+            kind=kind, attempt=self.lease.attempt, step=step, time=self.clock.wall(),
+            seconds=seconds or {}, data=data,
+        )  # fmt: skip
+        with closing(self._journal()) as journal:
+            try:
+                journal.append_durably(event)
+            except OSError:
+                journal.append(event)
         return event
+
+    def poison(self, checkpoint: int, manifest: str, step: int, reason: str) -> None:
+        """Decide that a checkpoint is not to be used again. It is not so after an OSError: it could
+        not be written; or a NotOwner: another attempt has taken the run over.
+        """
+        data = {"checkpoint": checkpoint, "health": "poisoned", "manifest": manifest}
+        decision = Decision(
+            kind="checkpoint-health",
+            attempt=self.lease.attempt,
+            step=step,
+            time=self.clock.wall(),
+            who=WHO,
+            reason=reason,
+            data=data,
+        )
+        with closing(self._journal()) as journal:
+            journal.append_durably(decision)
+
+    def _journal(self) -> Journal:
+        lease = self.lease
+        return Journal(self.folder, lease.attempt, author=WHO, still_owner=lease.may_decide)
 
 
 @dataclass(frozen=True, slots=True)

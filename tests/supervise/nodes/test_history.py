@@ -1,4 +1,5 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -7,13 +8,18 @@ from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.run_history import read_run_history
-from longhaul.supervise.history import Chronicle, unaccounted
+from longhaul.supervise.history import SupervisedRun, unaccounted
 from longhaul.supervise.nodes.history import left_out, node_events, node_failures, spans
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     return create_run(tmp_path / "run", FakeClock())
+
+
+def run_of(folder: RunFolder, attempt: int, clock: FakeClock) -> SupervisedRun:
+    lease = SimpleNamespace(attempt=attempt, may_decide=lambda: True)
+    return SupervisedRun(folder, lease, clock, say=str)
 
 
 def began(*names: str, from_step: int = 0) -> dict:
@@ -26,9 +32,7 @@ def ended(cause: str, reached: int | None, **more) -> dict:
 
 
 def write(folder: RunFolder, attempt: int, kind: str, data: dict) -> None:
-    chronicle = Chronicle(folder, attempt, FakeClock())
-    chronicle.emit(kind, 0, data, {})
-    chronicle.close()
+    run_of(folder, attempt, FakeClock()).emit(kind, 0, **data)
 
 
 def test_the_worlds_of_a_run_and_how_far_they_came(folder) -> None:
@@ -59,9 +63,8 @@ def test_failures_and_suspicions_are_remembered_by_the_next_supervisor(folder) -
 
 def test_what_is_said_of_nodes_books_no_second_and_makes_no_run_begun(folder) -> None:
     clock = FakeClock()
-    chronicle = Chronicle(folder, 1, clock)
-    chronicle.emit("attempt-began", 0, began("a"), {})
-    chronicle.close()
+    run = run_of(folder, 1, clock)
+    run.emit("attempt-began", 0, **began("a"))
     assert not read_run_history(folder).begun
     assert unaccounted(folder, 1, began=clock.wall() - 5, now=clock.wall()) == {"start-up": 5.0}
     leader = Journal(folder, 1)
@@ -69,8 +72,6 @@ def test_what_is_said_of_nodes_books_no_second_and_makes_no_run_begun(folder) ->
     leader.close()
     first = clock.wall()
     clock.advance(30)
-    chronicle = Chronicle(folder, 1, clock)
-    chronicle.emit("node-probed", 0, {}, {})
-    chronicle.poison(20, "abc", 25, "the same crash")
-    chronicle.close()
+    run.emit("node-probed", 0)
+    run.poison(20, "abc", 25, "the same crash")
     assert unaccounted(folder, 1, began=0.0, now=first + 40) == {"detection": 40.0}

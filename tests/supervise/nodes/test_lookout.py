@@ -25,6 +25,9 @@ class Held:
 
     attempt: int = 1
 
+    def may_decide(self) -> bool:
+        return True
+
 
 @dataclass
 class Scene:
