@@ -24,7 +24,7 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.run.train.control_requests import request_set
-from longhaul.supervise.nodes.ledger import Kind, Node, NodeEvent, append, cordons, read
+from longhaul.supervise.nodes.ledger import Kind, Node, NodeEvent, append, cordons, node_of, read
 from longhaul.supervise.nodes.reputation import PROVEN_STEPS, admit, by_reliability
 from longhaul.supervise.run_process import Seen
 
@@ -310,7 +310,7 @@ def _came_back(story: Timeline) -> Iterator[str]:
 def _replayed(stage: Stage, drill: MachineDrill) -> Played:
     """A ledger as six runs of nine days each have left it, judged anew: no process trains."""
     ledger = stage.room / "M12-nodes"
-    everybody = [Node(f"host-{n}", (f"GPU-{n}",), f"board-{n}") for n in range(63)]
+    everybody = [node_of(f"host-{n}", [f"gpu:GPU-{n}", f"board:board-{n}"]) for n in range(63)]
     chance = random.Random(12)
     bad = chance.sample(everybody, 3)
     now = RealClock().wall()

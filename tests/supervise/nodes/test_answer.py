@@ -13,12 +13,12 @@ from longhaul.supervise.nodes.answer import (
     distrusted,
     on_one_machine,
 )
-from longhaul.supervise.nodes.ledger import Node
+from longhaul.supervise.nodes.ledger import node_of
 from longhaul.supervise.nodes.placement import Machine, World
 from longhaul.supervise.nodes.reputation import WorldSpan
 from longhaul.supervise.restart import Failure
 
-A, B, C = (Machine(name, 2, Node(name, board=name.upper())) for name in "abc")
+A, B, C = (Machine(name, 2, node_of(name, [f"board:{name.upper()}"])) for name in "abc")
 WORLD = World((A, B), Layout(4), 4)
 NOW = 1e9
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.supervise.nodes.ledger import Node, read_node, serial_or_none
+from longhaul.supervise.nodes.ledger import node_of, read_node, serial_or_none
 
 UUIDS = [f"GPU-{number:08x}-1111-2222-3333-444455556666" for number in range(2)]
 
@@ -25,7 +25,7 @@ def system(root: Path, board: str = "PF2ABC", gpus=tuple(UUIDS), machine_id: str
 
 def test_a_machine_is_known_by_its_gpus_and_its_board(tmp_path: Path) -> None:
     node = read_node(system(tmp_path), "a-01")
-    assert node == Node("a-01", tuple(UUIDS), "PF2ABC", "ab12")
+    assert node.host == "a-01"
     assert node.parts == {f"gpu:{UUIDS[0]}", f"gpu:{UUIDS[1]}", "board:PF2ABC"}
     assert node.key == "board:PF2ABC"
 
@@ -41,13 +41,13 @@ def test_a_cloned_image_does_not_make_two_machines_one(tmp_path: Path) -> None:
     assert not one.shares(two.parts)
     bare = [read_node(system(tmp_path / host, "", (), host), host) for host in ("m1", "m2")]
     assert not bare[0].shares(bare[1].parts)
-    assert bare[0].shares(Node("another name", machine_id="m1").parts)
+    assert bare[0].shares({"machine:m1"})
 
 
 def test_a_new_name_or_a_new_installation_hides_nothing() -> None:
-    before = Node("a-01", (UUIDS[0],), "PF2ABC", "old")
-    assert before.shares(Node("b-77", (UUIDS[0],), "PF2ABC", "new").parts)
-    assert before.shares(Node("b-77", (UUIDS[0],), "another board", "new").parts)
+    before = node_of("a-01", ["gpu:1", "board:1", "machine:old"])
+    assert before.shares(node_of("b-77", ["gpu:1", "board:1", "machine:new"]).parts)
+    assert before.shares(node_of("b-77", ["gpu:1", "board:2", "machine:new"]).parts)
 
 
 @pytest.mark.parametrize(

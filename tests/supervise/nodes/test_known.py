@@ -3,7 +3,7 @@ import pytest
 from longhaul.config.recover import NodeSection
 from longhaul.core.errors import UsageError
 from longhaul.supervise.nodes.known import find_node, known_nodes, word_on
-from longhaul.supervise.nodes.ledger import Node, NodeEvent, cordons
+from longhaul.supervise.nodes.ledger import NodeEvent, cordons, node_of
 from longhaul.supervise.nodes.roster import LeftOut
 
 NOW = 1_000_000.0
@@ -70,7 +70,7 @@ def test_a_name_that_two_nodes_have_had_must_be_told_by_a_part() -> None:
     with pytest.raises(UsageError, match="2 nodes have had that name") as error:
         find_node(twice, "b")
     assert "board:B, board:B2" in error.value.remedy
-    assert find_node(twice, "board:B2").node.board == "B2"
+    assert find_node(twice, "board:B2").node.key == "board:B2"
 
 
 def test_a_word_says_who_and_why_and_changes_what_is_cordoned() -> None:
@@ -97,7 +97,7 @@ def test_a_word_without_a_reason_or_an_effect_is_refused(name, kind, reason, sai
 
 
 def test_a_node_that_a_run_has_left_out_may_be_released_too() -> None:
-    out = LeftOut(Node("b", board="B"), "it hung", NOW - 60)
+    out = LeftOut(node_of("b", ["board:B"]), "it hung", NOW - 60)
     known = known_nodes(EVENTS, NOW, left_out=(out,))
     assert find_node(known, "b").left_out == "it hung"
     lifted = word_on(find_node(known, "b"), "b", "released", "a new cable", "ann", NOW)

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from longhaul.supervise.nodes.ledger import (
     FILE_NAME,
-    Node,
     NodeEvent,
     append,
     concerning,
     cordons,
+    node_of,
     read,
 )
 
@@ -55,7 +55,7 @@ def test_runs_write_at_once_without_losing_a_line(tmp_path: Path) -> None:
 
 
 def test_a_node_is_concerned_by_what_is_known_of_any_of_its_parts() -> None:
-    node = Node("a", ("G1", "G2"), "B")
+    node = node_of("a", ["gpu:G1", "gpu:G2", "board:B"])
     events = [event(parts=["gpu:G2"]), event(parts=["board:C"]), event(parts=["board:B", "gpu:X"])]
     assert concerning(node, events) == (events[0], events[2])
 

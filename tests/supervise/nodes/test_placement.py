@@ -1,6 +1,6 @@
 from longhaul.config.load import load_recipe
 from longhaul.parallel.layout import Layout
-from longhaul.supervise.nodes.ledger import Node, node_of
+from longhaul.supervise.nodes.ledger import node_of
 from longhaul.supervise.nodes.placement import (
     Machine,
     World,
@@ -9,7 +9,7 @@ from longhaul.supervise.nodes.placement import (
     within_layout,
 )
 
-A, B = (Machine(n, 2, Node(n, board=n.upper()), address=f"10.0.0.{n}") for n in "ab")
+A, B = (Machine(n, 2, node_of(n, [f"board:{n.upper()}"]), address=f"10.0.0.{n}") for n in "ab")
 
 
 def test_ranks_are_dealt_out_node_by_node() -> None:
@@ -43,6 +43,6 @@ def test_a_shrunk_world_overrules_the_recipes_numbers_and_keeps_its_threads(monk
 
 
 def test_a_node_is_the_same_read_back_from_its_parts() -> None:
-    node = Node("a", ("GPU-1", "GPU-2"), "B7")
+    node = node_of("a", ["gpu:GPU-1", "gpu:GPU-2", "board:B7"])
     assert node_of("a", node.parts) == node
     assert node_of("a", {"machine:x"}).parts == {"machine:x"}

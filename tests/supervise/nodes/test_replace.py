@@ -4,9 +4,9 @@ import pytest
 
 from longhaul.config.recover import NodeSection
 from longhaul.supervise.nodes.census import delivered, order
-from longhaul.supervise.nodes.ledger import Node
+from longhaul.supervise.nodes.ledger import node_of
 
-LOST = Node("b", board="B")
+LOST = node_of("b", ["board:B"])
 
 
 def result(command: str):

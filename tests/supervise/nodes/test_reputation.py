@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.supervise.nodes.ledger import Node, NodeEvent
+from longhaul.supervise.nodes.ledger import Node, NodeEvent, node_of
 from longhaul.supervise.nodes.reputation import (
     CORRECTED_PER_HOUR,
     Newcomers,
@@ -21,7 +21,7 @@ NOW = 1000 * DAY
 
 
 def node(name: str) -> Node:
-    return Node(f"host-{name}", (f"gpu-{name}",), f"board-{name}")
+    return node_of(f"host-{name}", [f"gpu:gpu-{name}", f"board:board-{name}"])
 
 
 A, B, C, D = (node(name) for name in "abcd")
@@ -48,14 +48,14 @@ def test_a_node_that_was_never_probed_is() -> None:
 
 def test_a_bad_machine_that_comes_back_under_another_name_is_refused() -> None:
     events = [of(A, "cordoned", DAY, reason="ecc-uncorrectable on host-a"), of(A, "probed", HOUR)]
-    renamed = Node("host-new", A.gpus, A.board)
+    renamed = node_of("host-new", A.parts)
     verdict = admit(renamed, events, NOW)
     assert verdict.verdict == "refuse"
     assert verdict.reason == (
         "host-new has board:board-a, which was cordoned, then called host-a: "
         "ecc-uncorrectable on host-a"
     )
-    rebuilt = Node("host-new", A.gpus, "board-new")
+    rebuilt = node_of("host-new", ["gpu:gpu-a", "board:new"])
     assert admit(rebuilt, events, NOW).verdict == "refuse", "its GPU is the bad one's"
     assert admit(B, events, NOW).verdict == "probe"
 
@@ -64,7 +64,10 @@ def test_a_cordon_of_a_gpu_alone_holds_for_good_and_for_that_gpu() -> None:
     parts = ("gpu:gpu-a",)
     cordoned = NodeEvent(kind="cordoned", parts=parts, host=A.host, time=NOW - 900 * DAY)
     assert admit(A, [cordoned], NOW).verdict == "refuse"
-    assert admit(Node("host-a", ("another",), A.board), [cordoned], NOW).verdict == "probe"
+    assert (
+        admit(node_of("host-a", ["gpu:another", "board:board-a"]), [cordoned], NOW).verdict
+        == "probe"
+    )
 
 
 def test_corrected_errors_that_pile_up_drain_the_node_and_old_ones_do_not() -> None:
@@ -113,7 +116,7 @@ def test_of_several_newcomers_the_one_that_did_not_arrive_goes_else_all() -> Non
 
 
 def test_a_renamed_old_node_is_no_newcomer() -> None:
-    renamed = Node("host-z", B.gpus, B.board)
+    renamed = node_of("host-z", B.parts)
     worlds = [WorldSpan((A, B), 5000), WorldSpan((A, renamed), 3, hung=True)]
     assert after_hang(worlds) == Newcomers()
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longhaul.parallel.layout import Layout
-from longhaul.supervise.nodes.ledger import Node, NodeEvent
+from longhaul.supervise.nodes.ledger import NodeEvent, node_of
 from longhaul.supervise.nodes.placement import Machine
 from longhaul.supervise.nodes.roster import LEFT_OUT_S, PROBE_AGAIN_S, LeftOut, Standing, choose
 
@@ -13,7 +13,9 @@ DAY_S = 86_400.0
 
 
 def machine(name: str, board: str = "", **more) -> Machine:
-    return Machine(name, 1, Node(name, board=board or name.upper()), imitated=True, **more)
+    return Machine(
+        name, 1, node_of(name, [f"board:{board or name.upper()}"]), imitated=True, **more
+    )
 
 
 A, B, C = machine("a"), machine("b"), machine("c", spare=True)

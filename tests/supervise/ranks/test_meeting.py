@@ -4,7 +4,7 @@ import socket
 import pytest
 
 from longhaul.parallel.layout import KEPT_PORT, Layout
-from longhaul.supervise.nodes.ledger import Node
+from longhaul.supervise.nodes.ledger import node_of
 from longhaul.supervise.nodes.placement import Machine, World, posts_here, posts_on
 from longhaul.supervise.ranks.group import Meeting
 
@@ -34,7 +34,7 @@ def test_nobody_takes_the_port_before_rank_0_listens(reuse: bool) -> None:
 
 
 def test_other_hosts_reach_a_run_that_has_some() -> None:
-    machines = tuple(Machine(n, 1, Node(n, board=n), address="10.0.0.1") for n in "ab")
+    machines = tuple(Machine(n, 1, node_of(n, [f"board:{n}"]), address="10.0.0.1") for n in "ab")
     meeting = Meeting(posts_on(World(machines, Layout(2), 2)))
     kept = socket.socket(fileno=os.dup(int(meeting.of_first[KEPT_PORT])))
     assert kept.getsockname()[0] in ("::", "0.0.0.0")
@@ -43,7 +43,7 @@ def test_other_hosts_reach_a_run_that_has_some() -> None:
 
 
 def test_a_rank_0_behind_a_command_inherits_nothing_and_one_rank_alone_meets_nobody() -> None:
-    machines = tuple(Machine(n, 1, Node(n, board=n), ("env",)) for n in "ab")
+    machines = tuple(Machine(n, 1, node_of(n, [f"board:{n}"]), ("env",)) for n in "ab")
     meeting = Meeting(posts_on(World(machines, Layout(2), 2)))
     assert (set(meeting.environment), meeting.of_first) == ({"MASTER_PORT"}, {})
     alone = Meeting(posts_here(1))

@@ -10,7 +10,7 @@ from typing import Any
 from longhaul.config.recover import NodeSection
 from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
-from longhaul.supervise.nodes.ledger import Node, read_node
+from longhaul.supervise.nodes.ledger import Node, node_of, read_node
 from longhaul.supervise.nodes.placement import NODE, NODE_PARTS, Machine
 from longhaul.supervise.nodes.qualify import Answer, Inquiry, identity_words, wait_for_all
 
@@ -112,8 +112,6 @@ class Census:
         if name not in self._unknown:
             return
         self._unknown.discard(name)
-        said, machine, node = answer.body if answer else {}, self.named(name), read_node(host=name)
-        if machine.command:
-            node = Node(name, tuple(said.get("gpus", ())), str(said.get("board", "")),
-                        str(said.get("machine_id", "")))  # fmt: skip
+        said, machine = answer.body if answer else {}, self.named(name)
+        node = node_of(name, said.get("parts", ())) if machine.command else read_node(host=name)
         self.machines[self.machines.index(machine)] = replace(machine, node=node)

@@ -33,22 +33,8 @@ class Node:
 
     host: str
     """What it calls itself: for people, never compared."""
-    gpus: tuple[str, ...] = ()
-    """UUIDs."""
-    board: str = ""
-    """Serial number of the main board; empty where it may not be read or is none."""
-    machine_id: str = ""
-    """Of the installed system: cloned with images, so it counts only where there is no hardware."""
-
-    @property
-    def parts(self) -> frozenset[str]:
-        """What it is known by, as `gpu:…`, `board:…`, `machine:…`."""
-        hardware = {f"gpu:{gpu}" for gpu in self.gpus}
-        if self.board:
-            hardware.add(f"board:{self.board}")
-        if not hardware:
-            hardware.add(f"machine:{self.machine_id}" if self.machine_id else f"host:{self.host}")
-        return frozenset(hardware)
+    parts: frozenset[str]
+    """What it is known by: `gpu:UUID`, `board:SERIAL`, else `machine:ID`, else `host:NAME`."""
 
     @property
     def key(self) -> str:
@@ -60,16 +46,13 @@ class Node:
         return self.parts & frozenset(parts)
 
 
-def node_of(host: str, parts: Iterable[str]) -> Node:
-    """The node that is known by `parts`, as `Node.parts` writes them."""
-    named = [part.partition(":")[::2] for part in sorted(parts)]
-    by_kind = {kind: [value for own, value in named if own == kind] for kind, _ in named}
-    return Node(
-        host=host,
-        gpus=tuple(by_kind.get("gpu", ())),
-        board=next(iter(by_kind.get("board", ())), ""),
-        machine_id=next(iter(by_kind.get("machine", ())), ""),
-    )
+def node_of(host: str, parts: Iterable[str] = ()) -> Node:
+    """The node in which these parts are. The id of the installed system, cloned with images, counts
+    only where there is no hardware, and the name only where there is nothing else.
+    """
+    parts = frozenset(parts)
+    hardware = frozenset(part for part in parts if not part.startswith("machine:"))
+    return Node(host, hardware or parts or frozenset({f"host:{host}"}))
 
 
 def serial_or_none(text: str) -> str:
@@ -80,16 +63,20 @@ def serial_or_none(text: str) -> str:
 
 def read_node(root: Path = Path("/"), host: str | None = None) -> Node:
     """The machine this runs on, called `host` if given. What cannot be read is left out."""
-    gpus = set()
-    for about in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
-        gpus.update(_GPU_UUID.findall(_read(about)))
-    board = serial_or_none(_read(root / "sys/class/dmi/id/board_serial"))
-    return Node(
-        host=platform.node() if host is None else host,
-        gpus=tuple(sorted(gpus)),
-        board=board or serial_or_none(_read(root / "sys/class/dmi/id/product_uuid")),
-        machine_id=serial_or_none(_read(root / "etc/machine-id")),
-    )
+    parts: set[str] = set()
+    for about in (root / "proc/driver/nvidia/gpus").glob("*/information"):
+        parts.update(f"gpu:{uuid}" for uuid in _GPU_UUID.findall(_read(about)))
+    dmi = root / "sys/class/dmi/id"
+    board = _serial(dmi / "board_serial") or _serial(dmi / "product_uuid")
+    if board:
+        parts.add(f"board:{board}")
+    if machine_id := _serial(root / "etc/machine-id"):
+        parts.add(f"machine:{machine_id}")
+    return node_of(platform.node() if host is None else host, parts)
+
+
+def _serial(path: Path) -> str:
+    return serial_or_none(_read(path))
 
 
 def _read(path: Path) -> str:

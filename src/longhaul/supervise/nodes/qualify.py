@@ -328,11 +328,11 @@ def main(arguments: Sequence[str]) -> None:
         print(json.dumps(dict(zip(("corrected", "uncorrected"), map(sum, counts), strict=True))))
         return
     node = read_node()
-    known = {"gpus": node.gpus, "board": node.board, "machine_id": node.machine_id}
     if not arguments:
-        print(json.dumps(known))
+        print(json.dumps({"parts": sorted(node.parts)}))
         return
-    folder, slots, gpus = Path(arguments[0]), int(arguments[1]), bool(node.gpus)
+    folder, slots = Path(arguments[0]), int(arguments[1])
+    gpus = any(part.startswith("gpu:") for part in node.parts)
     figures: dict[str, Any] = {}
     found: dict[str, Any] = {"passed": True}
     try:
@@ -342,7 +342,7 @@ def main(arguments: Sequence[str]) -> None:
         figures |= check_devices(slots, gpus)
     except Unfit as error:
         found = {"passed": False, "reason": str(error), "broken": error.broken}
-    print(json.dumps(found | known | {"figures": figures}))
+    print(json.dumps(found | {"figures": figures}))
 
 
 if __name__ == "__main__":
