@@ -77,11 +77,11 @@ def answer(evidence: Evidence) -> Answer:
         return _corrupt(evidence)
     blamed = world.machine_of(cause.rank) if cause.rank is not None else None
     if cause.name == "hang":
-        newcomers = after_hang(evidence.worlds, blamed.node if blamed else None)
-        if newcomers.nodes:
-            parts = frozenset().union(*(node.parts for node in newcomers.nodes))
+        newcomers, reason = after_hang(evidence.worlds, blamed.node if blamed else None)
+        if newcomers:
+            parts = frozenset().union(*(node.parts for node in newcomers))
             guilty = [machine for machine in world.machines if machine.node.shares(parts)]
-            return Answer(blamed if blamed in guilty else guilty[0], newcomers.reason,
+            return Answer(blamed if blamed in guilty else guilty[0], reason,
                           left_out=tuple(machine.name for machine in guilty))  # fmt: skip
     if blamed is None or not of_machine(cause):
         return Answer(None)

@@ -45,14 +45,6 @@ class WorldSpan:
     """It ended because a rank did not arrive."""
 
 
-@dataclass(frozen=True, slots=True)
-class Newcomers:
-    """The nodes to whom a hang is put down; none where it is not known to be theirs."""
-
-    nodes: tuple[Node, ...] = ()
-    reason: str = ""
-
-
 def admit(node: Node, events: Sequence[NodeEvent], now: Seconds) -> Admission:
     """Whether a node may join a world (incidents M8, M12)."""
     active = cordons(events)
@@ -117,20 +109,22 @@ def after_corrected_errors(node: Node, events: Sequence[NodeEvent], now: Seconds
     return f"{said}; it leaves at the next checkpoint" if count >= CORRECTED_PER_HOUR else ""
 
 
-def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> Newcomers:
-    """Whether a hang is a newcomer's (incident M9): the world before trained, this one hung before
-    it had proven itself, and nodes are all that differs.
+def after_hang(
+    worlds: Sequence[WorldSpan], named: Node | None = None
+) -> tuple[tuple[Node, ...], str]:
+    """The newcomers to whom a hang is put down, if any, and why (incident M9): the world before
+    trained, this one hung before it had proven itself, and nodes are all that differs.
 
     `worlds`: the attempts of this run, the last one just ended. `named`: the node of the rank that
     did not arrive. A newcomer may make others hang, so it decides only among several newcomers.
     """
     sound = [world for world in worlds[:-1] if world.steps_made >= PROVEN_STEPS]
     if not sound or not worlds[-1].hung or worlds[-1].steps_made >= PROVEN_STEPS:
-        return Newcomers()
+        return (), ""
     proven = frozenset().union(*(node.parts for node in sound[-1].nodes))
     newcomers = tuple(node for node in worlds[-1].nodes if not node.shares(proven))
     if not newcomers:
-        return Newcomers()
+        return (), ""
     if named in newcomers:
         newcomers = (named,)
     hosts = ", ".join(node.host for node in newcomers)
@@ -138,7 +132,7 @@ def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> Newcom
         f"the world without {hosts} made {sound[-1].steps_made} steps; "
         f"with {'it' if len(newcomers) == 1 else 'them'} it hung after {worlds[-1].steps_made}"
     )
-    return Newcomers(newcomers, reason)
+    return newcomers, reason
 
 
 def _faded(time: Seconds, now: Seconds) -> float:

@@ -11,19 +11,9 @@ from longhaul.supervise.nodes.placement import Machine, World
 from longhaul.supervise.nodes.reputation import admit, by_reliability
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What can be made of the processes there are."""
-
-    layout: Layout | None
-    """None: too few for any; wait for a node."""
-    nodes: int
-    """That the layout takes; others are spares."""
-    reason: str
-
-
-def fit(wanted: Layout, nodes: int, per_node: int, sequences: int) -> Capacity:
-    """The largest layout that so many nodes carry, with the same mathematics.
+def fit(wanted: Layout, nodes: int, per_node: int, sequences: int) -> tuple[Layout | None, str]:
+    """The largest layout that so many nodes carry, with the same mathematics, and why it is that;
+    None: there are too few for any.
 
     Tensor and pipeline ways are kept, because each rank's part of a layer is laid out for them;
     sharding is kept as long as there are enough processes for it, because memory depends on it.
@@ -33,31 +23,26 @@ def fit(wanted: Layout, nodes: int, per_node: int, sequences: int) -> Capacity:
     processes = nodes * per_node
     inner = wanted.tensor * wanted.pipeline
     if processes >= wanted.size:
-        return Capacity(wanted, math.ceil(wanted.size / per_node), "every node that is needed")
-    replicas = processes // (inner * wanted.shard)
-    if replicas:
-        layout = Layout(_useful(replicas, wanted.shard, sequences), wanted.shard,
-                        wanted.tensor, wanted.pipeline)  # fmt: skip
+        return wanted, "every node that is needed"
+    if processes < inner:
+        return None, f"{processes} processes are fewer than the {inner} that the model needs"
+    if replicas := processes // (inner * wanted.shard):
+        layout = replace(wanted, replicate=_useful(replicas, wanted.shard, sequences))
         said = f"{layout.replicate} of {wanted.replicate} replicas"
     else:
-        shard = processes // inner
-        if not shard:
-            why = f"{processes} processes are fewer than the {inner} that the model needs"
-            return Capacity(None, 0, why)
-        shard = _useful(shard, 1, sequences)
-        layout = Layout(1, shard, wanted.tensor, wanted.pipeline)
+        shard = _useful(processes // inner, 1, sequences)
+        layout = replace(wanted, replicate=1, shard=shard)
         said = (
             f"one replica in {shard} instead of {wanted.shard} shards: each process holds "
             f"{wanted.shard / shard:.2g} times as much"
         )
-    used = math.ceil(layout.size / per_node)
     before = math.ceil(sequences / wanted.data_size)
     slower = math.ceil(sequences / layout.data_size) / before
     reason = (
         f"{nodes} nodes for {math.ceil(wanted.size / per_node)}: {said}, the same {sequences} "
         f"sequences a step, each step about {slower:.2g} times as long"
     )
-    return Capacity(layout, used, reason)
+    return layout, reason
 
 
 def _useful(ways: int, of_each: int, sequences: int) -> int:
@@ -179,14 +164,14 @@ def _chosen(standing: Standing, usable: Sequence[Machine]) -> Choice:
     slots = standing.machines[0].slots
     needed = math.ceil(standing.wanted.size / slots)
     preferred = _preferred(standing, usable)[:needed]
-    capacity = fit(standing.wanted, len(preferred), slots, standing.sequences)
-    if capacity.layout is None:
-        return Choice(None, capacity.reason)
-    names = {machine.name for machine in preferred[: capacity.nodes]}
+    layout, reason = fit(standing.wanted, len(preferred), slots, standing.sequences)
+    if layout is None:
+        return Choice(None, reason)
+    names = {machine.name for machine in preferred[: math.ceil(layout.size / slots)]}
     chosen = tuple(machine for machine in standing.machines if machine.name in names)
-    world = World(chosen, capacity.layout, standing.wanted.size)
+    world = World(chosen, layout, standing.wanted.size)
     probe = tuple(machine for machine in chosen if must_be_probed(machine, standing))
-    return Choice(world, capacity.reason, probe)
+    return Choice(world, reason, probe)
 
 
 def _preferred(standing: Standing, usable: Sequence[Machine]) -> list[Machine]:
