@@ -8,7 +8,7 @@ from safetensors import safe_open
 
 from longhaul.core.records import Event, StepRecord
 from longhaul.store.catalogue import catalogue
-from longhaul.supervise.leftovers import leftovers, shared_memory
+from longhaul.supervise.leftovers import Traces
 from longhaul.supervise.ownership import left_over
 
 SMALL = (
@@ -37,10 +37,8 @@ def weights(room) -> dict[str, bytes]:
     return found
 
 
-def left_in_shared_memory(room, before: frozenset[str]) -> list[str]:
-    (room.runs / "nowhere").mkdir(exist_ok=True)
-    left = leftovers("nobody", room.folder(), room.runs / "nowhere", before)
-    return [line for line in left if line.startswith("shared memory")]
+def left_in_shared_memory(traces: Traces) -> list[str]:
+    return [line for line in traces.leftovers() if line.startswith("shared memory")]
 
 
 @pytest.mark.usefixtures("shared_memory_to_itself")
@@ -48,7 +46,7 @@ def left_in_shared_memory(room, before: frozenset[str]) -> list[str]:
 def test_a_killed_rank_goes_on_from_memory_in_the_bytes_of_an_undisturbed_run(
     room, nproc: int
 ) -> None:
-    before = shared_memory()
+    traces = Traces(room.folder(), room.runs / "nowhere")
     code, output = room.run("train", "drill", "--nproc", str(nproc), *SMALL)
     assert code == 0, output
     plain = weights(room)
@@ -69,7 +67,7 @@ def test_a_killed_rank_goes_on_from_memory_in_the_bytes_of_an_undisturbed_run(
     assert (started.data["resumed_from"], started.data["resumed_in"]) == (restored.step, "memory")
     assert f"restored step {restored.step} from memory" in output
     assert weights(room) == plain
-    assert not left_in_shared_memory(room, before)
+    assert not left_in_shared_memory(traces)
 
 
 def test_what_was_restored_from_memory_is_on_disk_once_the_run_is_stopped(room) -> None:
@@ -105,12 +103,12 @@ def test_a_notice_before_the_first_step_saves_what_lies_in_memory_alone(room, ki
 
 
 def test_memory_that_went_with_its_supervisor_leaves_the_disk(room) -> None:
-    before = shared_memory()
+    traces = Traces(room.folder(), room.runs / "nowhere")
     options = ("--set", "checkpoint.interval_steps=4", "--set", "train.steps=100000")
     process = room.start("train", "drill", *SMALL, *options)
     room.wait_for("step 7", is_step(7))
     room.kill(process)
-    assert not left_in_shared_memory(room, before)
+    assert not left_in_shared_memory(traces)
     process = room.start("train", "drill")
     room.wait_for("a step", lambda r: isinstance(r, StepRecord) and r.attempt == 2)
     process.send_signal(signal.SIGTERM)

@@ -40,8 +40,21 @@ class Traces:
             time.sleep(_LOOK_EVERY_S)
 
     def leftovers(self) -> tuple[str, ...]:
-        """What is still there."""
-        return leftovers(self._mark, self._folder, self._temporary, self._segments)
+        """Processes, ports, new segments of shared memory and temporary files still there."""
+        new = shared_memory() - self._segments
+        # Segments that a process has open may belong to others of this machine.
+        segments = sorted(new - _mapped()) if new else ()
+        partial = (path for path in self._folder.checkpoints.glob(".*") if path.is_dir())
+        unfinished = sorted({*self._folder.path.rglob(".*.tmp"), *partial})
+        kept = sorted(
+            path for path in self._temporary.iterdir() if not path.name.startswith(_TORCHS_CACHE)
+        )
+        return (
+            *_processes(self._mark),
+            *(f"shared memory {name}" for name in segments),
+            *(f"temporary file {path.relative_to(self._folder.path)}" for path in unfinished),
+            *(f"temporary file {path.name}" for path in kept),
+        )
 
     def close(self) -> None:
         """End whatever a drill that failed has left running."""
@@ -58,24 +71,6 @@ def shared_memory() -> frozenset[str]:
             path.name for path in _SHARED_MEMORY.iterdir() if path.lstat().st_uid == os.getuid()
         )
     return frozenset()
-
-
-def leftovers(
-    mark: str, folder: RunFolder, temporary: Path, segments_before: frozenset[str]
-) -> tuple[str, ...]:
-    """Processes, ports, new segments of shared memory and temporary files that a run has left."""
-    new = shared_memory() - segments_before
-    # Segments that a process has open may belong to others of this machine.
-    segments = sorted(new - _mapped()) if new else ()
-    partial = (path for path in folder.checkpoints.glob(".*") if path.is_dir())
-    unfinished = sorted({*folder.path.rglob(".*.tmp"), *partial})
-    kept = sorted(p for p in temporary.iterdir() if not p.name.startswith(_TORCHS_CACHE))
-    return (
-        *_processes(mark),
-        *(f"shared memory {name}" for name in segments),
-        *(f"temporary file {path.relative_to(folder.path)}" for path in unfinished),
-        *(f"temporary file {path.name}" for path in kept),
-    )
 
 
 def processes_with(mark: str) -> list[psutil.Process]:
