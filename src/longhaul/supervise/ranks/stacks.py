@@ -3,7 +3,6 @@
 import faulthandler
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -144,22 +143,17 @@ def take_stacks(
     return waiting
 
 
-def look_from_outside(pid: int, path: Path, most_s: Seconds) -> bool:
-    """Have py-spy write the stacks of a process; False where it is not installed or may not."""
-    command = shutil.which("py-spy")
-    if command is None:
-        return False
+def look_from_outside(pid: int, path: Path, most_s: Seconds) -> None:
+    """Have py-spy write the stacks of a process, where it is installed and may."""
     with suppress(OSError, subprocess.SubprocessError):
         ended = subprocess.run(
-            [command, "dump", "--native", "--pid", str(pid)],
+            ["py-spy", "dump", "--native", "--pid", str(pid)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=most_s,
             check=True,
         )
         path.write_bytes(ended.stdout)
-        return True
-    return False
 
 
 def waiting_in(stacks: str) -> str | None:
