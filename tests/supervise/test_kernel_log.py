@@ -21,12 +21,12 @@ def test_only_what_was_said_since_counts(tmp_path: Path) -> None:
     speaker = threading.Thread(target=speak)
     speaker.start()
     speaker.join()
-    assert kernel_lines(6.0, str(path)) == "NVRM: Xid (PCI:0000:3b:00): 79, pid=7"
+    assert kernel_lines(6.0, str(path)) == ["NVRM: Xid (PCI:0000:3b:00): 79, pid=7"]
     os.close(reader)
     path.unlink()
     path.write_text(said[0])
-    assert kernel_lines(6.0, str(path)) == ""
+    assert kernel_lines(6.0, str(path)) == []
 
 
 def test_a_kernel_log_that_may_not_be_read_is_empty(tmp_path: Path) -> None:
-    assert kernel_lines(0.0, str(tmp_path / "none")) == ""
+    assert kernel_lines(0.0, str(tmp_path / "none")) == []

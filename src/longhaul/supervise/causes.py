@@ -20,13 +20,12 @@ from longhaul.core.units import Bytes, Seconds
 
 LATELY_S: Seconds = 1800.0
 """A death shows in the kernel's log so long before at most: collectives wait for a timeout."""
-_KERNEL_LOG = "/dev/kmsg"
 _RECORD: Bytes = 8192
 _MOST_RECORDS = 50_000
 
 
-def kernel_lines(since: Seconds, path: str = _KERNEL_LOG) -> str:
-    """The kernel's messages since a monotonic time, a line each; none if they may not be read."""
+def kernel_lines(since: Seconds, path: str = "/dev/kmsg") -> list[str]:
+    """The kernel's messages since a monotonic time; none if they may not be read."""
     lines: list[str] = []
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -45,7 +44,7 @@ def kernel_lines(since: Seconds, path: str = _KERNEL_LOG) -> str:
                     lines.append(message.split("\n", 1)[0])
         finally:
             os.close(descriptor)
-    return "\n".join(lines)
+    return lines
 
 
 Remedy = Literal["restart", "probe", "cordon", "stop"]

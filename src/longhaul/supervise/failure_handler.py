@@ -156,8 +156,7 @@ class FailureHandler:
         """By rank, its kernel's messages of this attempt, lately."""
         if self._fleet is None or self._fleet.world is None or self.health_monitor is None:
             since = max(group.began, self._run.clock.monotonic() - LATELY_S)
-            lines = kernel_lines(since).splitlines()
-            lines = point(Point.KERNEL_LOG, lines, since=since, node="")
+            lines = point(Point.KERNEL_LOG, kernel_lines(since), since=since, node="")
             return ["\n".join(lines)] * len(group.workers)
         world = self._fleet.world
         said = {m.name: "\n".join(self.health_monitor.messages(m)) for m in world.machines}

@@ -58,7 +58,7 @@ def scene(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(
         lookout_module, "errors_words", lambda command: [sys.executable, "-c", read_them]
     )
-    monkeypatch.setattr(lookout_module, "kernel_lines", lambda since: "")
+    monkeypatch.setattr(lookout_module, "kernel_lines", lambda since: [])
     folder, clock = create_run(tmp_path / "run", FakeClock()), FakeClock()
     imitated = NodeSection(name="b", identity=("board:B",))
     plan = NodePlan((NodeSection(name="a"), imitated), Layout(2), 8, tmp_path, shared=False)

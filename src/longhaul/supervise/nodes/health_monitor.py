@@ -79,7 +79,7 @@ class NodeHealthMonitor:
         if machine.imitated or machine.command:
             return said
         since = max(self._began, self._clock.monotonic() - LATELY_S)
-        return [*kernel_lines(since).splitlines(), *said]
+        return [*kernel_lines(since), *said]
 
     def close(self) -> None:
         """End what was asked and is not answered yet."""
@@ -114,7 +114,7 @@ class NodeHealthMonitor:
         if now - self._counted > _COUNT_EVERY_S and not self._counting:
             since, self._counted = self._counted, now
             for machine in real:
-                lines = [] if machine.command else kernel_lines(since).splitlines()
+                lines = [] if machine.command else kernel_lines(since)
                 if cause := self._cause(machine, lines):
                     return cause
             self._counting = {
