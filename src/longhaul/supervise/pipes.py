@@ -24,24 +24,20 @@ PAUSE = signal.SIGTSTP
 """Ctrl-Z. The workers, in sessions of their own, do not hear it from the terminal."""
 
 
-class SignalPipe:
-    """What was heard. Made by `listening`."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def heard(self) -> list[signal.Signals]:
-        """Stop signals and pauses since the last call."""
-        came = b""
-        with suppress(BlockingIOError):
-            while piece := os.read(self.descriptor, 512):
-                came += piece
-        return [signal.Signals(number) for number in came if number in (*STOPS, PAUSE)]
+def heard(descriptor: int) -> list[signal.Signals]:
+    """Stop signals and pauses since the last call; `descriptor`: what `listening` gave."""
+    came = b""
+    with suppress(BlockingIOError):
+        while piece := os.read(descriptor, 512):
+            came += piece
+    return [signal.Signals(number) for number in came if number in (*STOPS, PAUSE)]
 
 
 @contextmanager
-def listening() -> Iterator[SignalPipe]:
-    """Hear stop signals, and wake up for the deaths of children, for the body's duration."""
+def listening() -> Iterator[int]:
+    """Hear stop signals, and wake up for the deaths of children, for the body's duration: what came
+    can be read from a descriptor (`heard`).
+    """
     # Under nohup SIGHUP is ignored on purpose, and stays so. SIGINT is not: shells have it ignored
     # by whatever they start in the background, and somebody who sends it by hand means it.
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -53,7 +49,7 @@ def listening() -> Iterator[SignalPipe]:
     previous = {number: signal.signal(number, lambda *_: None) for number in wanted}
     wakes = signal.set_wakeup_fd(writing_end, warn_on_full_buffer=False)
     try:
-        yield SignalPipe(reading_end)
+        yield reading_end
     finally:
         signal.set_wakeup_fd(wakes)
         for number, handler in previous.items():
@@ -64,21 +60,6 @@ def listening() -> Iterator[SignalPipe]:
 
 DESCRIPTOR = "LONGHAUL_LIFELINE"
 """Environment variable of a worker: the pipe's reading end."""
-
-
-class Lifeline:
-    """The supervisor's end. A worker must close its copy, or holds on to itself."""
-
-    def __init__(self) -> None:
-        self.reading_end, self.writing_end = os.pipe()
-        self._held = True
-
-    def let_go(self) -> None:
-        """Close it; workers that are left end themselves."""
-        if self._held:
-            self._held = False
-            os.close(self.reading_end)
-            os.close(self.writing_end)
 
 
 def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> threading.Event:

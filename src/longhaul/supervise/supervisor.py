@@ -22,7 +22,7 @@ from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor
 from longhaul.supervise.nodes.placement import Post, posts_here, posts_on
 from longhaul.supervise.ownership import RETRY_S, Ownership
-from longhaul.supervise.pipes import PAUSE, STOPS, SignalPipe, listening
+from longhaul.supervise.pipes import PAUSE, STOPS, heard, listening
 from longhaul.supervise.ranks.group import Group
 from longhaul.supervise.ranks.watchdog import Watch
 from longhaul.supervise.replicas import LEADER, Replicas
@@ -69,7 +69,7 @@ class Supervisor:
         """Until the run is finished, somebody wants it to stop, or a person must look."""
         job = self._job
         with ExitStack() as leaving:
-            self._signals: SignalPipe = leaving.enter_context(listening())
+            self._signals: int = leaving.enter_context(listening())
             if self._fleet is not None:
                 leaving.callback(self._fleet.close)
             if job.each is not None:
@@ -121,7 +121,7 @@ class Supervisor:
         """Until a signal, a death or something to pass on has come, so long at most."""
         errors = [end for group in self._groups.values() for end in group.descriptors()]
         with suppress(InterruptedError):
-            select.select([self._signals.descriptor, *errors], [], [], max(0.0, seconds))
+            select.select([self._signals, *errors], [], [], max(0.0, seconds))
         for group in self._groups.values():
             group.pass_on()
 
@@ -223,7 +223,7 @@ class Supervisor:
 
     def _obey(self) -> ExitCode | None:
         """Pass a request to stop on to the leader; an exit code if all is to end at once."""
-        for number in self._signals.heard():
+        for number in heard(self._signals):
             if number == PAUSE:
                 self._pause()
                 continue
@@ -326,7 +326,7 @@ class Supervisor:
         """Let time pass while no worker runs; False if somebody wants the run to stop meanwhile."""
         deadline = self._clock.monotonic() + seconds
         while True:
-            for number in self._signals.heard():
+            for number in heard(self._signals):
                 if number == PAUSE:
                     self._pause()
                 else:

@@ -17,7 +17,7 @@ from longhaul.parallel.layout import KEPT_PORT
 from longhaul.supervise.causes import Death
 from longhaul.supervise.nodes.placement import Post
 from longhaul.supervise.ownership import write_down
-from longhaul.supervise.pipes import DESCRIPTOR, Lifeline
+from longhaul.supervise.pipes import DESCRIPTOR
 from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress, said_since
 from longhaul.supervise.ranks.rank_process import Outfit, RankProcess
 from longhaul.supervise.ranks.stacks import (
@@ -113,13 +113,16 @@ class Group:
         ranks = range(first, first + len(posts))
         self._left = [read_progress(progress_path(folder, rank)) for rank in ranks]
         self._closed = False
-        self._lifeline, self._meeting = Lifeline(), Meeting(posts)
+        # Workers notice by its end that this process has died; one that kept a copy of the writing
+        # end would hold on to itself.
+        self._lifeline, self._held_end = os.pipe()
+        self._meeting = Meeting(posts)
         self._ended: dict[int, Seconds] = {}
         self.workers: list[RankProcess] = []
         self.stuck: list[RankProcess] = []
         """Those that `close` could not end."""
         shared = {ATTEMPT: str(attempt), BEGAN: f"{began:.6f}"}
-        shared |= {DESCRIPTOR: str(self._lifeline.reading_end), **self._meeting.environment}
+        shared |= {DESCRIPTOR: str(self._lifeline), **self._meeting.environment}
         if beside is None:  # ranks of two replicas would write the same files
             shared |= recorder_environment(folder)
         others = [end for group in beside or () for end in group.held()]
@@ -143,7 +146,7 @@ class Group:
                     closes=(*self.held(), *others, *closes),
                     command=post.command,
                     program=program,
-                    lifeline=self._lifeline.reading_end,
+                    lifeline=self._lifeline,
                 )
                 self.workers.append(RankProcess(rank, outfit))
                 self._meeting.close()  # rank 0 has its own copy, and nobody else is to have one
@@ -220,7 +223,7 @@ class Group:
 
     def held(self) -> list[int]:
         """What workers started from now on must close."""
-        return [self._lifeline.writing_end, *self.descriptors()]
+        return [self._held_end, *self.descriptors()]
 
     def pass_on(self) -> None:
         """Let what rank 0 wrote to its standard error reach its log and this process's own."""
@@ -237,7 +240,8 @@ class Group:
         self.pass_on()
         for worker in self.workers:
             worker.close()
-        self._lifeline.let_go()
+        os.close(self._lifeline)
+        os.close(self._held_end)
         # A live line hides the terminal's cursor, and a killed worker cannot bring it back.
         with suppress(OSError, ValueError):
             if self.first == 0 and sys.stdout.isatty():
