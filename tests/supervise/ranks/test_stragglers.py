@@ -10,7 +10,7 @@ from longhaul.supervise.ranks.stragglers import StragglerWatch
 
 def watched(ranks: int, steps: int, factor=lambda step, rank: 1.0, jitter=0.02, seed=0, peers=None):
     """(step at which it was told, straggler) of a world whose ranks jitter."""
-    chance, watch, told = random.Random(seed), StragglerWatch(peers), []
+    chance, watch, told = random.Random(seed), StragglerWatch(peers or [0] * ranks), []
     for step in range(1, steps + 1):
         seconds = [factor(step, rank) * math.exp(chance.gauss(0, jitter)) for rank in range(ranks)]
         told += [(step, straggler) for straggler in watch.observe(step, seconds)]
@@ -102,16 +102,11 @@ def test_stages_of_a_pipeline_are_not_compared_with_each_other() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
 def test_a_time_that_is_none_is_left_out(bad: float) -> None:
-    watch = StragglerWatch()
+    watch = StragglerWatch([0, 0])
     for step in range(300):
         assert watch.observe(step, [1.0, bad if step % 2 else 1.0]) == ()
 
 
-def test_another_world_is_judged_anew_and_one_rank_never() -> None:
-    watch = StragglerWatch()
-    for step in range(60):
-        assert watch.observe(step, [1.0, 2.0]) == ()
-    for step in range(60, 120):
-        assert watch.observe(step, [1.0, 2.0, 1.0]) == ()
-    alone = StragglerWatch()
+def test_one_rank_is_never_named() -> None:
+    alone = StragglerWatch([0])
     assert all(alone.observe(step, [1.0]) == () for step in range(300))

@@ -55,15 +55,18 @@ class StragglerWatch:
     """Watches the ranks of one world.
 
     After a collective all ranks have taken equally long, because the fast ones wait for the slow
-    one; so what counts is each rank's own time before it (incident M5). Only ranks of one group in
-    `peers` have equal work, as those of a pipeline's stage; by default all do.
+    one; so what counts is each rank's own time before it (incident M5). Only ranks of one group
+    have equal work, as those of a pipeline's stage; `groups`: by rank, which it belongs to.
     """
 
-    def __init__(self, peers: Sequence[int] | None = None) -> None:
-        self._peers = None if peers is None else tuple(peers)
+    def __init__(self, groups: Sequence[int]) -> None:
+        self._groups = [
+            [rank for rank, own in enumerate(groups) if own == group]
+            for group in dict.fromkeys(groups)
+        ]
         self._window: deque[tuple[int, tuple[Seconds, ...]]] = deque(maxlen=WINDOW_STEPS)
         self._seen = 0
-        self._named: frozenset[int] = frozenset()
+        self._named: set[int] = set()
 
     def observe(self, step: int, seconds: Sequence[Seconds]) -> tuple[Straggler, ...]:
         """Stragglers that were not named before; each is named once until it has recovered.
@@ -73,70 +76,55 @@ class StragglerWatch:
         """
         if not all(math.isfinite(s) and s > 0 for s in seconds):
             return ()
-        if self._window and len(self._window[-1][1]) != len(seconds):
-            self.forget()
         self._window.append((step, tuple(seconds)))
         self._seen += 1
         if len(self._window) < WINDOW_STEPS or self._seen % _EVERY_STEPS:
             return ()
-        now, before = self._judge(), self._named
-        still = {rank for rank in before if not self._has_recovered(rank)}
-        self._named = frozenset(still.union(item.rank for item in now))
-        return tuple(item for item in now if item.rank not in before)
+        by_rank = list(zip(*(seconds for _, seconds in self._window), strict=True))
+        medians = [statistics.median(own) for own in by_rank]
+        found: list[Straggler] = []
+        near: set[int] = set()
+        for ranks in self._groups:
+            usual = _lower_median(medians[rank] for rank in ranks)
+            found += _stragglers(ranks, by_rank, medians, usual, self._window[0][0])
+            # Only well below the line one has recovered: at it, it would be named again and again.
+            near.update(rank for rank in ranks if medians[rank] >= (1 + SLOWER / 2) * usual)
+        before, self._named = self._named, (self._named & near).union(item.rank for item in found)
+        worst_first = sorted(found, key=lambda item: -item.lost_s)
+        return tuple(item for item in worst_first if item.rank not in before)
 
-    def forget(self) -> None:
-        """Begin anew: the world has changed, or the work of a step has."""
-        self._window.clear()
-        self._named = frozenset()
 
-    def _judge(self) -> list[Straggler]:
-        by_rank = self._by_rank()
-        groups: dict[int, list[int]] = {}
-        for rank in range(len(by_rank)):
-            groups.setdefault(self._group(rank), []).append(rank)
-        found = (item for ranks in groups.values() for item in self._of(ranks, by_rank))
-        return sorted(found, key=lambda item: -item.lost_s)
-
-    def _has_recovered(self, rank: int) -> bool:
-        """Well below the line in the whole window: one at the line is not named again and again."""
-        by_rank = self._by_rank()
-        peers = [own for own in range(len(by_rank)) if self._group(own) == self._group(rank)]
-        medians = {own: statistics.median(by_rank[own]) for own in peers}
-        return medians[rank] < (1 + SLOWER / 2) * _lower_median(medians.values())
-
-    def _by_rank(self) -> list[tuple[Seconds, ...]]:
-        return list(zip(*(seconds for _, seconds in self._window), strict=True))
-
-    def _group(self, rank: int) -> int:
-        return 0 if self._peers is None else self._peers[rank]
-
-    def _of(self, ranks: list[int], by_rank: list[tuple[Seconds, ...]]) -> list[Straggler]:
-        half = WINDOW_STEPS // 2
-        whole = {rank: statistics.median(by_rank[rank]) for rank in ranks}
-        usual = _lower_median(whole.values())
-        usual_rank = min(rank for rank, median in whole.items() if median == usual)
-        usual_error = _error(by_rank[usual_rank], usual)
-        early = {rank: statistics.median(by_rank[rank][:half]) for rank in ranks}
-        late = {rank: statistics.median(by_rank[rank][half:]) for rank in ranks}
-        least_early, least_late = ((1 + SLOWER) * _lower_median(x.values()) for x in (early, late))
-        slow = [
-            rank
-            for rank in ranks
-            if early[rank] >= least_early
-            and late[rank] >= least_late
-            and whole[rank] - usual
-            >= _SIGMAS * math.hypot(usual_error, _error(by_rank[rank], whole[rank]))
-        ]
-        if not slow:
-            return []
-        # Removing one straggler helps only as far as the next slowest rank.
-        others = max((whole[rank] for rank in ranks if rank not in slow), default=usual)
-        first = self._window[0][0]
-        lost = {rank: whole[rank] - others for rank in slow}
-        return [
-            Straggler(rank, whole[rank] / usual - 1, lost[rank], lost[rank] / whole[rank], first)
-            for rank in slow
-        ]
+def _stragglers(
+    ranks: Sequence[int],
+    by_rank: Sequence[Sequence[Seconds]],
+    medians: Sequence[Seconds],
+    usual: Seconds,
+    first_step: int,
+) -> list[Straggler]:
+    """Those of a group of ranks, of which the median rank takes `usual`."""
+    half = WINDOW_STEPS // 2
+    usual_rank = next(rank for rank in ranks if medians[rank] == usual)
+    usual_error = _error(by_rank[usual_rank], usual)
+    early = {rank: statistics.median(by_rank[rank][:half]) for rank in ranks}
+    late = {rank: statistics.median(by_rank[rank][half:]) for rank in ranks}
+    least_early, least_late = ((1 + SLOWER) * _lower_median(x.values()) for x in (early, late))
+    slow = [
+        rank
+        for rank in ranks
+        if early[rank] >= least_early
+        and late[rank] >= least_late
+        and medians[rank] - usual
+        >= _SIGMAS * math.hypot(usual_error, _error(by_rank[rank], medians[rank]))
+    ]
+    # Removing one straggler helps only as far as the next slowest rank.
+    others = max((medians[rank] for rank in ranks if rank not in slow), default=usual)
+    lost = {rank: medians[rank] - others for rank in slow}
+    return [
+        Straggler(
+            rank, medians[rank] / usual - 1, lost[rank], lost[rank] / medians[rank], first_step
+        )
+        for rank in slow
+    ]
 
 
 def _lower_median(values: Iterable[float]) -> float:
