@@ -27,6 +27,7 @@ from longhaul.supervise.causes import load_signatures
 from longhaul.supervise.failure_handler import Job
 from longhaul.supervise.history import usable_checkpoints
 from longhaul.supervise.nodes.placement import NodePlan
+from longhaul.supervise.nodes.qualify import PROBE_WITHIN_S, Inquiry
 from longhaul.supervise.ownership import fence, left_over
 from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path, read_progress
@@ -168,7 +169,9 @@ def be_quick() -> None:
     if "STUB_PROBE" in os.environ:
         words = [sys.executable, os.environ["STUB_PROBE"]]
         for module in (longhaul.supervise.nodes.qualify, longhaul.supervise.nodes.fleet):
-            module.probe_words = lambda command, folder, slots: [*command, *words]
+            module.start_probe = lambda command, folder, slots: Inquiry(
+                [*command, *words], PROBE_WITHIN_S
+            )
     if "STUB_CALL_EVERY_S" in os.environ:
         longhaul.supervise.nodes.health_monitor._CALL_EVERY_S = float(
             os.environ["STUB_CALL_EVERY_S"]

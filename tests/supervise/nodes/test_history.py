@@ -55,7 +55,7 @@ def test_failures_and_suspicions_are_remembered_by_the_next_supervisor(folder) -
     write(folder, 2, "attempt-ended", ended("unknown: x", 3, node=None, evicted={}))
     write(folder, 3, "node-drained", {"evicted": {"c": ["board:c"]}, "nodes_reason": "errors"})
     events = node_events(folder)
-    assert [failure.node.host for failure in node_failures(events)] == ["b"]
+    assert [node.host for node, _ in node_failures(events)] == ["b"]
     assert [(out.node.key, out.reason) for out in left_out(events)] == [
         ("board:b", "it hung"), ("board:c", "errors"),
     ]  # fmt: skip

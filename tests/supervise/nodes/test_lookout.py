@@ -55,9 +55,8 @@ class Scene:
 def scene(tmp_path: Path, monkeypatch):
     counters = tmp_path / "counters.json"
     read_them = f"print(open({str(counters)!r}).read())"
-    monkeypatch.setattr(
-        lookout_module, "errors_words", lambda command: [sys.executable, "-c", read_them]
-    )
+    words = [sys.executable, "-c", read_them]
+    monkeypatch.setattr(lookout_module, "own_words", lambda command, errors: words)
     monkeypatch.setattr(lookout_module, "kernel_lines", lambda since: [])
     folder, clock = create_run(tmp_path / "run", FakeClock()), FakeClock()
     imitated = NodeSection(name="b", identity=("board:B",))

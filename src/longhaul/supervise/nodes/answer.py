@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from longhaul.core.units import Seconds
 from longhaul.supervise.causes import Cause
@@ -35,26 +34,6 @@ class MachineVerdict:
     """Of `corrupt`: newest step at which everybody still agreed."""
 
 
-class NodeFailure(NamedTuple):
-    """An attempt that a node has ended."""
-
-    node: Node
-    time: Seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """All that an attempt left to judge its nodes by."""
-
-    cause: Cause
-    world: World
-    worlds: tuple[WorldSpan, ...]
-    """The attempts of this run, the one that has just ended last."""
-    failures: tuple[NodeFailure, ...]
-    verdict: MachineVerdict | None
-    now: Seconds
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What is to be done about nodes."""
@@ -70,14 +49,24 @@ class Answer:
     """Names of nodes that must pass a probe before they are used again."""
 
 
-def answer(evidence: Evidence) -> Answer:
-    """What follows for nodes (incidents M1, M2, M6, M9, M13)."""
-    cause, world = evidence.cause, evidence.world
+def answer(
+    cause: Cause,
+    world: World,
+    worlds: Sequence[WorldSpan],
+    failures: Sequence[tuple[Node, Seconds]],
+    verdict: MachineVerdict | None,
+    now: Seconds,
+) -> Answer:
+    """What follows for nodes (incidents M1, M2, M6, M9, M13).
+
+    `world`: that of the attempt. `worlds`: of all attempts of this run, the one that has just ended
+    last. `failures`: nodes that have ended attempts, and when.
+    """
     if cause.name == SILENT_CORRUPTION:
-        return _corrupt(evidence)
+        return _corrupt(world, verdict)
     blamed = world.machine_of(cause.rank) if cause.rank is not None else None
     if cause.name == "hang":
-        newcomers, reason = after_hang(evidence.worlds, blamed.node if blamed else None)
+        newcomers, reason = after_hang(worlds, blamed.node if blamed else None)
         if newcomers:
             parts = frozenset().union(*(node.parts for node in newcomers))
             guilty = [machine for machine in world.machines if machine.node.shares(parts)]
@@ -89,8 +78,7 @@ def answer(evidence: Evidence) -> Answer:
     if cause.remedy == "cordon":  # hardware that is broken for good (incident M6)
         return Answer(blamed, where, {blamed.name: tuple(sorted(blamed.node.parts))})
     times = 1 + sum(
-        evidence.now - time <= _DAY_S and bool(blamed.node.shares(node.parts))
-        for node, time in evidence.failures
+        now - time <= _DAY_S and bool(blamed.node.shares(node.parts)) for node, time in failures
     )
     if times >= REPEATS and len(world.machines) > 1:
         reason = f"{where}, which has ended {times} attempts within a day"
@@ -132,9 +120,8 @@ def distrusted(steps: Sequence[int], verdict: MachineVerdict) -> list[int]:
     return sorted((step for step in steps if sound is None or step > sound), reverse=True)
 
 
-def _corrupt(evidence: Evidence) -> Answer:
+def _corrupt(world: World, verdict: MachineVerdict | None) -> Answer:
     """Wrong numbers are a node's if ranks of another one are right: those are the witness."""
-    verdict, world = evidence.verdict, evidence.world
     everyone = tuple(machine.name for machine in world.machines)
     if verdict is None or not verdict.ranks:
         reason = "nobody knows whose numbers are wrong" if verdict is None else verdict.reason

@@ -12,7 +12,7 @@ from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
 from longhaul.supervise.nodes.ledger import Node, node_of, read_node
 from longhaul.supervise.nodes.placement import NODE, NODE_PARTS, Machine
-from longhaul.supervise.nodes.qualify import Answer, Inquiry, identity_words, wait_for_all
+from longhaul.supervise.nodes.qualify import Answer, Inquiry, own_words, wait_for_all
 
 _ORDER_WITHIN_S: Seconds = 3600.0
 
@@ -99,7 +99,7 @@ class Census:
     def question(self, machine: Machine) -> Inquiry:
         """A process that only finds out whether a node answers; the first time, what it is."""
         if machine.name in self._unknown:
-            return Inquiry(identity_words(machine.command), _SAYS_WHAT_IT_IS_WITHIN_S)
+            return Inquiry(own_words(machine.command), _SAYS_WHAT_IT_IS_WITHIN_S)
         return Inquiry([*machine.command, "true"], _ANSWERS_WITHIN_S)
 
     def answered(self, name: str, answer: Answer | None) -> None:

@@ -15,7 +15,6 @@ from longhaul.supervise.history import SupervisedRun, usable_checkpoints
 from longhaul.supervise.nodes.answer import (
     NODE_GONE,
     Answer,
-    Evidence,
     MachineVerdict,
     answer,
     of_machine,
@@ -32,11 +31,10 @@ from longhaul.supervise.nodes.history import (
 from longhaul.supervise.nodes.ledger import NodeEvent, append, read
 from longhaul.supervise.nodes.placement import Machine, NodePlan, World
 from longhaul.supervise.nodes.qualify import (
-    PROBE_WITHIN_S,
     Inquiry,
     Probe,
     probe_of,
-    probe_words,
+    start_probe,
     wait_for_all,
 )
 from longhaul.supervise.nodes.reputation import admit
@@ -175,8 +173,7 @@ class Fleet:
 
     def probe(self, machine: Machine) -> Inquiry:
         """A process that probes a node."""
-        folder = self.run.folder.workers.resolve()
-        return Inquiry(probe_words(machine.command, folder, machine.slots), PROBE_WITHIN_S)
+        return start_probe(machine.command, self.run.folder.workers, machine.slots)
 
     def probed(self, machine: Machine, probe: Probe) -> None:
         """Keep what a probe has found."""
@@ -274,10 +271,8 @@ class Fleet:
             began = [event for event in events if event.kind == EventKind.ATTEMPT_BEGAN][-1]
             made = max(0, (reached or 0) - int(began.data["from_step"]))
             worlds[-1] = replace(worlds[-1], steps_made=made, hung=cause.name == "hang")
-        evidence = Evidence(
-            cause, self.world, tuple(worlds), node_failures(events), verdict, self.run.clock.wall()
-        )
-        said = answer(evidence)
+        past = node_failures(events)
+        said = answer(cause, self.world, worlds, past, verdict, self.run.clock.wall())
         out = {name: sorted(self.census.named(name).node.parts) for name in said.left_out}
         data: dict[str, Any] = {
             "node": said.node.name if said.node else None,

@@ -14,10 +14,11 @@ from longhaul.supervise.nodes.history import Verdicts
 from longhaul.supervise.nodes.ledger import cordons
 from longhaul.supervise.nodes.placement import Machine, World
 from longhaul.supervise.nodes.qualify import (
+    ERRORS,
     Answer,
     Inquiry,
     corrected_in,
-    errors_words,
+    own_words,
     probe_of,
 )
 from longhaul.supervise.nodes.reputation import after_corrected_errors
@@ -118,7 +119,7 @@ class NodeHealthMonitor:
                 if cause := self._cause(machine, lines):
                     return cause
             self._counting = {
-                m.name: Inquiry(errors_words(m.command), _COUNT_EVERY_S) for m in real
+                m.name: Inquiry(own_words(m.command, ERRORS), _COUNT_EVERY_S) for m in real
             }
         for name, answer in _answered(self._counting):
             if not answer.came or not answer.body:
@@ -240,12 +241,9 @@ class NodeHealthMonitor:
         # A node that is to take another one's place at once must have been probed before.
         standing = self._fleet.standing()
         choice = choose(standing)
-        for name, why in choice.absent.items():
-            machine = census.named(name)
-            idle = why == "a spare" and name not in self._world.names
-            if idle and name not in self._probing and must_be_probed(machine, standing):
-                self._probing[name] = self._fleet.probe(machine)
-        for machine in choice.probe:
+        spares = (census.named(name) for name, why in choice.absent.items() if why == "a spare")
+        unproven = [machine for machine in spares if must_be_probed(machine, standing)]
+        for machine in (*unproven, *choice.probe):
             if machine.name not in self._probing and machine.name not in self._world.names:
                 self._probing[machine.name] = self._fleet.probe(machine)
 

@@ -9,12 +9,12 @@ from longhaul.config.recover import NodeSection
 from longhaul.core.events import NODE_EVENTS, EventKind
 from longhaul.core.records import Event, RecordError, from_line
 from longhaul.core.strict import lines_of
-from longhaul.core.units import Bytes
+from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import journal_files
 from longhaul.supervise.history import WHO
-from longhaul.supervise.nodes.answer import MachineVerdict, NodeFailure
-from longhaul.supervise.nodes.ledger import node_of
+from longhaul.supervise.nodes.answer import MachineVerdict
+from longhaul.supervise.nodes.ledger import Node, node_of
 from longhaul.supervise.nodes.placement import World
 from longhaul.supervise.nodes.reputation import WorldSpan
 from longhaul.supervise.nodes.roster import LeftOut
@@ -58,13 +58,13 @@ def spans(events: Sequence[Event]) -> tuple[WorldSpan, ...]:
     return tuple(found)
 
 
-def node_failures(events: Iterable[Event]) -> tuple[NodeFailure, ...]:
-    """The failures that began on a node."""
-    return tuple(
-        NodeFailure(node_of(event.data["node"], event.data["node_parts"]), event.time)
+def node_failures(events: Iterable[Event]) -> list[tuple[Node, Seconds]]:
+    """The nodes on which failures began, and when."""
+    return [
+        (node_of(event.data["node"], event.data["node_parts"]), event.time)
         for event in events
         if event.kind == EventKind.ATTEMPT_ENDED and event.data.get("node")
-    )
+    ]
 
 
 def left_out(events: Iterable[Event]) -> tuple[LeftOut, ...]:

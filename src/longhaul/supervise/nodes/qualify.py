@@ -140,20 +140,19 @@ class Unfit(Exception):
         self.broken = broken
 
 
-def probe_words(command: Sequence[str], folder: Path, slots: int) -> list[str]:
-    """The command line of a probe."""
-    return [*identity_words(command), str(folder), str(slots)]
+def own_words(command: Sequence[str], *arguments: str) -> list[str]:
+    """The command line that starts `main` on a node."""
+    return [*command, sys.executable, "-m", __name__, *arguments]
 
 
-def identity_words(command: Sequence[str]) -> list[str]:
-    """The command line that only asks what a node is known by."""
-    return [*command, sys.executable, "-m", __name__]
+def start_probe(command: Sequence[str], folder: Path, slots: int) -> Inquiry:
+    """A process that probes a node."""
+    return Inquiry(own_words(command, str(folder.resolve()), str(slots)), PROBE_WITHIN_S)
 
 
 def probe_here(folder: Path, slots: int, wait: Callable[[Seconds], bool]) -> Probe | None:
     """Probe this machine; None if somebody wants an end meanwhile."""
-    inquiry = Inquiry(probe_words((), folder.resolve(), slots), PROBE_WITHIN_S)
-    answers = wait_for_all([inquiry], wait)
+    answers = wait_for_all([start_probe((), folder, slots)], wait)
     return probe_of(answers[0]) if answers else None
 
 
@@ -260,17 +259,13 @@ def check_ecc(has_gpus: bool) -> dict[str, int]:
     return {"ecc_corrected": corrected} if has_gpus else {}
 
 
-_ERRORS = "errors"
+ERRORS = "errors"
+"""Asks `main` for a node's counters of memory errors."""
 _EDAC = "sys/devices/system/edac/mc"
 _CORRECTED_LINE = re.compile(r"EDAC \S+ (?P<count>\d+) CE\b")
 _HIGH_RATE_LINE = re.compile(r"NVRM: Xid .*: 92,")
 HIGH_RATE = 60
 """What one message of a high rate counts: the driver has counted by itself (Xid 92)."""
-
-
-def errors_words(command: Sequence[str]) -> list[str]:
-    """The command line that reads a node's counters of memory errors."""
-    return [*identity_words(command), _ERRORS]
 
 
 def corrected_in(messages: str) -> int:
@@ -320,7 +315,7 @@ def _number(path: Path) -> int:
 
 def main(arguments: Sequence[str]) -> None:
     """Print what was found; without arguments only what the node is known by."""
-    if arguments == [_ERRORS]:
+    if arguments == [ERRORS]:
         counts = zip(host_errors(), gpu_errors(), strict=True)
         print(json.dumps(dict(zip(("corrected", "uncorrected"), map(sum, counts), strict=True))))
         return
