@@ -130,8 +130,8 @@ def test_a_users_signatures_come_first_and_may_be_about_one_device(tmp_path: Pat
     )
     signatures = load_signatures(str(own))
     death = Death(0, 1, "RuntimeError: CUDA error: an illegal memory access")
-    assert classify(death, signatures, "NVIDIA H200").name == "flaky-link"
-    assert classify(death, signatures, "NVIDIA A100").name == "cuda-error"
+    assert classify(death, of_device(signatures, "NVIDIA H200")).name == "flaky-link"
+    assert classify(death, of_device(signatures, "NVIDIA A100")).name == "cuda-error"
 
 
 @pytest.mark.parametrize(

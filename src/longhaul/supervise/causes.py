@@ -122,14 +122,13 @@ class Signature(Section):
     kernel: _Pattern = ""
     device: _Pattern = ""
 
-    def fits(self, death: Death, device: str) -> bool:
-        """Every condition that it gives holds."""
+    def fits(self, death: Death) -> bool:
+        """Every condition that it gives holds, but for the device (`of_device`)."""
         if self.exit and death.exit_code not in self.exit:
             return False
         if self.signal and death.signal not in self.signal:
             return False
-        evidence = ((self.text, death.text), (self.kernel, death.kernel), (self.device, device))
-        return all(re.search(pattern, found) for pattern, found in evidence if pattern)
+        return bool(re.search(self.text, death.text) and re.search(self.kernel, death.kernel))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +153,12 @@ def of_device(signatures: Iterable[Signature], device: str) -> list[Signature]:
     return [known for known in signatures if re.search(known.device, device)]
 
 
-def classify(death: Death, signatures: Iterable[Signature], device: str = "") -> Cause:
+def classify(death: Death, signatures: Iterable[Signature]) -> Cause:
     """The cause of one death; the first signature that fits decides."""
     message = last_message(death.text)
     evidence = replace(death, text=_REPORT.sub("", death.text))
     for known in signatures:
-        if known.fits(evidence, device):
+        if known.fits(evidence):
             return Cause(known.cause, known.meaning or known.cause, known.remedy, death.rank,
                          known.consequence, message, death.words)  # fmt: skip
     shape = shape_of(message) or death.words
@@ -167,12 +166,10 @@ def classify(death: Death, signatures: Iterable[Signature], device: str = "") ->
                  death.words)  # fmt: skip
 
 
-def first_cause(
-    deaths: Sequence[Death], signatures: Sequence[Signature], device: str = ""
-) -> Cause:
+def first_cause(deaths: Sequence[Death], signatures: Sequence[Signature]) -> Cause:
     """The cause of a group's end: the earliest death that was no consequence of another one."""
     in_order = sorted(deaths, key=lambda death: (death.ended, death.rank))
-    causes = [classify(death, signatures, device) for death in in_order]
+    causes = [classify(death, signatures) for death in in_order]
     return next((cause for cause in causes if not cause.consequence), causes[0])
 
 

@@ -59,18 +59,18 @@ _CULPRIT_LOOK_S: Seconds = 0.02
 
 
 def cause_of_death(
-    group: Group, signatures: Sequence[Signature], device: str, kernel: Callable[[], Sequence[str]]
+    group: Group, signatures: Sequence[Signature], kernel: Callable[[], Sequence[str]]
 ) -> Cause:
     """The cause of the first death that was no consequence of another one; `kernel` is by rank."""
     deadline = time.monotonic() + _CULPRIT_WITHIN_S
     while True:
         group.pass_on()  # last words may still be on their way into rank 0's log
         deaths = group.deaths(time.monotonic())
-        cause = first_cause(deaths, signatures, device)
+        cause = first_cause(deaths, signatures)
         if not cause.consequence or not group.running or time.monotonic() > deadline:
             break
         time.sleep(_CULPRIT_LOOK_S)
-    return first_cause(group.deaths(time.monotonic(), kernel()), signatures, device)
+    return first_cause(group.deaths(time.monotonic(), kernel()), signatures)
 
 
 def cause_of_hang(group: Group, verdict: Verdict) -> Cause:

@@ -9,7 +9,7 @@ from longhaul.core.events import EventKind
 from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.supervise.causes import LATELY_S, Cause, Signature, kernel_lines
+from longhaul.supervise.causes import LATELY_S, Cause, Signature, kernel_lines, of_device
 from longhaul.supervise.ends import (
     End,
     cause_of_death,
@@ -148,8 +148,8 @@ class FailureHandler:
         if end.hang is not None:
             cause = cause_of_hang(group, end.hang)
         else:
-            job = self._job
-            cause = cause_of_death(group, job.signatures, job.device(), lambda: self._kernel(group))
+            known = of_device(self._job.signatures, self._job.device())
+            cause = cause_of_death(group, known, lambda: self._kernel(group))
         return (self._fleet.gone_of(self._wait) if self._fleet is not None else None) or cause
 
     def _kernel(self, group: Group) -> list[str]:

@@ -300,7 +300,7 @@ class Supervisor:
         if not asked and ExitCode.START_AGAIN in codes:
             group.pass_on()
             for death in group.deaths(self._clock.monotonic()):
-                if classify(death, self._job.signatures).name in _NOT_ASKED_FOR:
+                if classify(death, of_device(self._job.signatures, "")).name in _NOT_ASKED_FOR:
                     codes[death.rank - group.first] = 1
         return codes
 
