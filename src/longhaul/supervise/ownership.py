@@ -125,7 +125,9 @@ class Ownership:
         run = self._run
         run.lease.refuse_if_gone(self._reached, after_s=0.0)
         try:
-            full = not self._has_space()
+            full = not (
+                self._has_space() or (Reserve(run.folder.reserve).release() and self._has_space())
+            )
             if not full:
                 run.lease.renew()
         except OSError as error:
@@ -148,9 +150,6 @@ class Ownership:
         return not full
 
     def _has_space(self) -> bool:
-        def has_space() -> bool:
-            disk = shutil.disk_usage(self._run.folder.path)
-            # Some network file systems do not know their size and say 0.
-            return not disk.total or disk.free >= _START_BYTES
-
-        return has_space() or (Reserve(self._run.folder.reserve).release() and has_space())
+        disk = shutil.disk_usage(self._run.folder.path)
+        # Some network file systems do not know their size and say 0.
+        return not disk.total or disk.free >= _START_BYTES
