@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
+
+from pydantic import StrictInt, TypeAdapter
 
 from longhaul.core.files import naming
 from longhaul.core.strict import lines_of, parse_json
-from longhaul.core.units import LAST_MOMENT, Seconds
+from longhaul.logbook.holder import Moment
 
 _GPU_UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-fA-F-]{36})\s*$", re.M)
 _NO_SERIAL = re.compile(
@@ -102,16 +104,19 @@ class NodeEvent:
     `cordoned`: nothing runs on its `parts` until they are `released`."""
     parts: tuple[str, ...]
     host: str
-    time: Seconds
+    time: Moment
     run: str = ""
     passed: bool = True
     """Of a probe."""
     cause: str = ""
-    count: int = 0
+    count: StrictInt = 0
     reason: str = ""
     who: str = ""
     """The person who decided it; empty: a supervisor."""
     data: dict[str, Any] = field(default_factory=dict)
+
+
+_EVENT = TypeAdapter(NodeEvent)
 
 
 def append(folder: Path, event: NodeEvent) -> None:
@@ -167,13 +172,6 @@ def cordons(events: Sequence[NodeEvent]) -> dict[str, NodeEvent]:
 def _event(line: bytes) -> NodeEvent | None:
     try:
         body = parse_json(line, FILE_NAME)
-        if body.pop("format") != FORMAT or body["kind"] not in get_args(Kind):
-            return None
-        known = NodeEvent.__dataclass_fields__.keys()
-        values = {key: value for key, value in body.items() if key in known}
-        event = NodeEvent(**values | {"parts": tuple(values["parts"])})
-        texts = (*event.parts, event.host, event.run, event.cause, event.reason)
-        sound = all(isinstance(text, str) for text in texts) and type(event.count) is int
-        return event if sound and 0 <= event.time < LAST_MOMENT else None
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return _EVENT.validate_python(body) if body["format"] == FORMAT else None
+    except (ValueError, KeyError, TypeError):
         return None
