@@ -53,7 +53,7 @@ class Supervisor:
         """When those that are not there are started."""
         self._renews = False
         """The next leader makes another attempt."""
-        self._watched_since = self._looked = 0.0
+        self._looked = 0.0
         self._stop: ExitCode | None = None
         self._stop_requested_at: Seconds = 0.0
         self._held_back: signal.Signals | None = None
@@ -103,7 +103,7 @@ class Supervisor:
         now = self._clock.monotonic()
         # A pause, Ctrl-Z or a scheduler's: the workers could give no sign of life either.
         if now - before > 2 * _LOOK_EVERY_S:
-            self._watched_since = self._ranks.blink(now)
+            self._ranks.blink(now)
         ends = self._ends(now) if is_there or self._replicas is None else {}
         if ends and self._lease.gone():
             # Failures are handled when it is back; a run that has ended by itself has ended.
@@ -137,7 +137,7 @@ class Supervisor:
             if not self._start(number):
                 return self._stop or ExitCode.NEEDS_PERSON
             del self._due[number]
-            self._watched_since = self._ranks.blink(self._clock.monotonic())
+            self._ranks.blink(self._clock.monotonic())
         return None
 
     def _start(self, number: int) -> bool:
@@ -181,7 +181,7 @@ class Supervisor:
             return {LEADER: End(cause=broken)}
         ranks = {number: group.look() for number, group in self._groups.items()}
         everybody = [rank for group in ranks.values() for rank in group]
-        verdict = self._ranks.look(now, self._watched_since, everybody)
+        verdict = self._ranks.look(now, everybody)
         if not verdict.hung:
             return {}
         missing = verdict.missing or [rank.rank for rank in everybody]

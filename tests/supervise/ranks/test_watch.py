@@ -25,17 +25,17 @@ def rank(step: int, sign: int, at: float, phase: Phase = "step") -> Rank:
 
 def slow_steps(watch: Watch) -> None:
     """One step of 48 s in silence."""
-    watch.look(100.0, 0.0, [rank(1, 1, 100.0)])
-    watch.look(147.9, 0.0, [rank(1, 1, 100.0)])
-    watch.look(148.1, 0.0, [rank(2, 2, 148.0)])
+    watch.look(100.0, [rank(1, 1, 100.0)])
+    watch.look(147.9, [rank(1, 1, 100.0)])
+    watch.look(148.1, [rank(2, 2, 148.0)])
 
 
 def test_what_was_learned_outlives_attempts_and_supervisors(folder: RunFolder) -> None:
     first = Watch(folder, SETTINGS)
     slow_steps(first)  # and is killed: nothing is closed
     for watch in (first, Watch(folder, SETTINGS)):
-        watch.blink()
-        verdict = watch.look(1060.0, 1000.0, [rank(7, 1, 1010.0)])
+        watch.blink(1000.0)
+        verdict = watch.look(1060.0, [rank(7, 1, 1010.0)])
         assert not verdict.hung
         assert verdict.deadline_s == pytest.approx(480.0)
 
@@ -44,7 +44,7 @@ def test_what_has_become_less_is_kept_too(folder: RunFolder) -> None:
     watch = Watch(folder, SETTINGS)
     slow_steps(watch)
     for n in range(1, 80):
-        watch.look(149.0 + n, 0.0, [rank(2 + n, 2 + n, 149.0 + n)])
+        watch.look(149.0 + n, [rank(2 + n, 2 + n, 149.0 + n)])
     watch.close()
     assert read_silences(silences_path(folder)) == {"step": pytest.approx(1.0, abs=0.2)}
 
@@ -52,7 +52,7 @@ def test_what_has_become_less_is_kept_too(folder: RunFolder) -> None:
 def test_quick_steps_write_nothing(folder: RunFolder) -> None:
     watch = Watch(folder, SETTINGS)
     for n in range(100):
-        watch.look(100.0 + n / 10, 0.0, [rank(n, n, 100.0 + n / 10)])
+        watch.look(100.0 + n / 10, [rank(n, n, 100.0 + n / 10)])
     watch.close()
     assert not silences_path(folder).exists()
 

@@ -82,8 +82,6 @@ class Verdict:
     reason: str
     missing: tuple[int, ...] = ()
     """Ranks that did not arrive; empty if none can be told from the others."""
-    quiet_s: Seconds = 0.0
-    """Age of the newest sign of life."""
     deadline_s: Seconds | None = None
     """None: there is none for what the ranks do."""
 
@@ -170,17 +168,17 @@ def judge(
         # It gives no sign until somebody continues it, whatever phase it is in.
         deadlines = [deadline("step", learned, settings)]
     if any(limit is None for limit in deadlines):
-        return Verdict(False, "text is being prepared, which has no deadline", (), quiet_s)
+        return Verdict(False, "text is being prepared, which has no deadline")
     # The most patient of them: others wait for a rank that evaluates or saves alone.
     limit = max(limit for limit in deadlines if limit is not None)
     if quiet_s <= limit:
-        return Verdict(False, "signs of life are recent", (), quiet_s, limit)
+        return Verdict(False, "signs of life are recent", deadline_s=limit)
     doing = ", ".join(sorted(set(phases)))
     reason = (
         f"no rank gave a sign of life for {short_seconds(quiet_s)} in phase {doing}, "
         f"which may take {short_seconds(limit)}"
     )
-    return Verdict(True, reason, stopped, quiet_s, limit)
+    return Verdict(True, reason, stopped, limit)
 
 
 def who_did_not_arrive(
@@ -230,23 +228,23 @@ class Watch:
         self._settings = settings
         self._kept = read_silences(self._path)
         self._learned = kept(self._kept)
+        self._began: Seconds = 0.0
 
-    def look(self, now: Seconds, began: Seconds, ranks: Sequence[Rank]) -> Verdict:
-        """Learn from how the ranks look now, and judge; arguments as of `watchdog.judge`."""
+    def look(self, now: Seconds, ranks: Sequence[Rank]) -> Verdict:
+        """Learn from how the ranks look now, and judge."""
         self._learned = learn(self._learned, ranks, now)
         longest = self._longest()
         if any(longest[p] > _WRITE_BEYOND * self._kept.get(p, _SHORT_S) for p in longest):
             self._keep(longest)
-        verdict = judge(now, began, ranks, self._learned, self._settings)
+        verdict = judge(now, self._began, ranks, self._learned, self._settings)
         if verdict.hung:
             self._learned = doubted(self._learned, ranks, verdict)
             self._keep(self._longest())
         return verdict
 
-    def blink(self, now: Seconds = 0.0) -> Seconds:
+    def blink(self, now: Seconds) -> None:
         """Nobody could look for a while, and ranks could give no signs: begin anew, `now`."""
-        self._learned = self._learned.blinked()
-        return now
+        self._learned, self._began = self._learned.blinked(), now
 
     def close(self) -> None:
         """Keep what holds now, of which some may be less than before."""
