@@ -9,7 +9,6 @@ from longhaul.supervise.ranks.watchdog import (
     deadline,
     doubted,
     judge,
-    kept,
     learn,
     who_did_not_arrive,
 )
@@ -165,9 +164,8 @@ def test_steps_of_45_s_are_no_hang_and_a_hang_in_one_is_found_within_its_deadlin
 
 def test_what_was_learned_holds_for_the_next_attempt_and_after_a_pause() -> None:
     slow = taught(rank(0, step=1, sign=1, at=0.0), rank(0, step=2, sign=2, at=48.0))
-    assert deadline("step", slow.blinked(), SETTINGS) == 480.0
-    assert deadline("step", kept({"step": 48.0}), SETTINGS) == 480.0
-    after = learn(slow.blinked(), [rank(0, step=2, sign=3, at=300.0)], 300.1)
+    assert deadline("step", Learned(slow.silences), SETTINGS) == 480.0
+    after = learn(Learned(slow.silences), [rank(0, step=2, sign=3, at=300.0)], 300.1)
     assert after.longest("step") == 48.0, "nobody knows what the rank did in between"
 
 

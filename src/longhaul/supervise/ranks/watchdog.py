@@ -64,15 +64,6 @@ class Learned:
         """Longest silence lately; 0 before the first."""
         return max(self.silences.get(phase, {}).values(), default=0.0)
 
-    def blinked(self) -> "Learned":
-        """The same, after a time in which nobody looked: the silence around it counts for none."""
-        return Learned(self.silences)
-
-
-def kept(longest: Mapping[Phase, Seconds]) -> Learned:
-    """What an earlier attempt had learned, which holds until as many new steps have been seen."""
-    return Learned({phase: {0: seconds} for phase, seconds in longest.items()})
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -227,7 +218,8 @@ class Watch:
         self._path = silences_path(folder)
         self._settings = settings
         self._kept = read_silences(self._path)
-        self._learned = kept(self._kept)
+        # What an earlier attempt had learned holds until as many new steps have been seen.
+        self._learned = Learned({phase: {0: longest} for phase, longest in self._kept.items()})
         self._began: Seconds = 0.0
 
     def look(self, now: Seconds, ranks: Sequence[Rank]) -> Verdict:
@@ -244,7 +236,7 @@ class Watch:
 
     def blink(self, now: Seconds) -> None:
         """Nobody could look for a while, and ranks could give no signs: begin anew, `now`."""
-        self._learned, self._began = self._learned.blinked(), now
+        self._learned, self._began = Learned(self._learned.silences), now
 
     def close(self) -> None:
         """Keep what holds now, of which some may be less than before."""
