@@ -137,14 +137,6 @@ def write_last_message(say: Say, group: Group, rank: int | None) -> None:
     say(f"  its log is {worker.log}")
 
 
-def no_world(why: str) -> str:
-    """That the run ends for want of nodes."""
-    return (
-        f"  stopping: no nodes to go on with: {why}\n  → repair nodes, release those that are "
-        "cordoned (`longhaul nodes`), or name others under [[supervise.node]] (docs/supervise.md)"
-    )
-
-
 def what_is_lost(reached: int | None, saved: list[int]) -> str:
     """After a second interrupt."""
     where = f"at step {reached}" if reached is not None else "before its first step"

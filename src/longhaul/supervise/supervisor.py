@@ -15,7 +15,7 @@ from longhaul.core.events import EventKind
 from longhaul.core.units import Seconds
 from longhaul.logbook.lease import Lease
 from longhaul.supervise.causes import Cause, classify, of_device
-from longhaul.supervise.ends import End, group_end, no_world, what_is_lost, write_last_message
+from longhaul.supervise.ends import End, group_end, what_is_lost, write_last_message
 from longhaul.supervise.failure_handler import FailureHandler, Job
 from longhaul.supervise.history import SupervisedRun, usable_checkpoints
 from longhaul.supervise.nodes.fleet import Fleet
@@ -161,7 +161,11 @@ class Supervisor:
         world = self._fleet.allocate(self._wait)
         if world is None:
             if self._stop is None:
-                self._say(no_world(self._fleet.why_none))
+                self._say(
+                    f"  stopping: no nodes to go on with: {self._fleet.why_none}\n"
+                    "  → repair nodes, release those that are cordoned (`longhaul nodes`), or name "
+                    "others under [[supervise.node]] (docs/supervise.md)"
+                )
             return None
         if self._fleet.changed:
             self._memory.keep_only(())  # it is that of ranks on other nodes
