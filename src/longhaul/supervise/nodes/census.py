@@ -62,7 +62,8 @@ class Census:
         self.machines += [Machine.of(entry, ordered=True) for entry in ordered]
         self.gone: dict[str, str] = {}
         """Name → why, of those that do not answer."""
-        self._unknown = {machine.name for machine in self.machines if not machine.imitated}
+        self._known: set[str] = set()
+        """Names of those whose hardware was looked at."""
 
     def named(self, name: str) -> Machine:
         """The machine of that name."""
@@ -75,14 +76,12 @@ class Census:
         name = next(name for name in chain([entry.name], numbered) if name not in names)
         machine = Machine.of(entry.model_copy(update={"name": name, "spare": False}), ordered=True)
         self.machines.append(machine)
-        if not machine.imitated:
-            self._unknown.add(name)
         return machine
 
     def drop(self, name: str) -> None:
         """It is not wanted."""
         self.machines = [machine for machine in self.machines if machine.name != name]
-        self._unknown.discard(name)
+        self._known.discard(name)
         self.gone.pop(name, None)
 
     def call(self, names: Sequence[str], wait: Wait) -> bool:
@@ -98,7 +97,7 @@ class Census:
 
     def question(self, machine: Machine) -> Inquiry:
         """A process that only finds out whether a node answers; the first time, what it is."""
-        if machine.name in self._unknown:
+        if not machine.imitated and machine.name not in self._known:
             return Inquiry(own_words(machine.command), _SAYS_WHAT_IT_IS_WITHIN_S)
         return Inquiry([*machine.command, "true"], _ANSWERS_WITHIN_S)
 
@@ -109,9 +108,9 @@ class Census:
             self.gone[name] = f"it does not answer ({answer.reason})"
             return
         self.gone.pop(name, None)
-        if name not in self._unknown:
-            return
-        self._unknown.discard(name)
         said, machine = answer.body if answer else {}, self.named(name)
+        if machine.imitated or name in self._known:
+            return
+        self._known.add(name)
         node = node_of(name, said.get("parts", ())) if machine.command else read_node(host=name)
         self.machines[self.machines.index(machine)] = replace(machine, node=node)
