@@ -151,11 +151,8 @@ def nodes_of(folder: RunFolder, settings: SuperviseSection, plot: dict) -> NodeP
         return None
     slots = sum(node.slots for node in settings.node if not node.spare)
     shared = settings.node_ledger
-    return NodePlan(
-        settings.node, Layout(replicate=slots), 64,
-        Path(shared) if shared else folder.path, shared is not None, settings.replace_command,
-        settings.replace_stragglers,
-    )  # fmt: skip
+    ledger = Path(shared) if shared else folder.path
+    return NodePlan(settings, Layout(replicate=slots), 64, ledger)
 
 
 def device_of(folder: RunFolder) -> str:

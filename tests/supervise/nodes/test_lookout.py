@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.config.recover import NodeSection
+from longhaul.config.recover import NodeSection, SuperviseSection
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
 from longhaul.parallel.layout import Layout
@@ -60,7 +60,8 @@ def scene(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(lookout_module, "kernel_lines", lambda since: [])
     folder, clock = create_run(tmp_path / "run", FakeClock()), FakeClock()
     imitated = NodeSection(name="b", identity=("board:B",))
-    plan = NodePlan((NodeSection(name="a"), imitated), Layout(2), 8, tmp_path, shared=False)
+    settings = SuperviseSection(node=(NodeSection(name="a"), imitated))
+    plan = NodePlan(settings, Layout(2), 8, tmp_path)
     fleet = Fleet(SupervisedRun(folder, Held(), clock, lambda text: None), plan)
     assert fleet.allocate(lambda seconds: True) is not None
     watch = NodeHealthMonitor(fleet, load_signatures())

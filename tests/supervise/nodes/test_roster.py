@@ -1,11 +1,13 @@
 from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longhaul.config.recover import SuperviseSection
 from longhaul.parallel.layout import Layout
 from longhaul.supervise.nodes.ledger import NodeEvent, node_of
-from longhaul.supervise.nodes.placement import Machine
+from longhaul.supervise.nodes.placement import Machine, NodePlan
 from longhaul.supervise.nodes.roster import LEFT_OUT_S, PROBE_AGAIN_S, LeftOut, Standing, choose
 
 NOW = 1_000_000_000.0
@@ -30,7 +32,11 @@ def probed(*machines: Machine) -> tuple[NodeEvent, ...]:
     return tuple(event(m, "probed", 0.5) for m in machines)
 
 
-STANDING = Standing((A, B, C), Layout(2), 32, probed(A, B, C), now=NOW)
+def plan(wanted: Layout, ledger: str | None = "shared") -> NodePlan:
+    return NodePlan(SuperviseSection(node_ledger=ledger), wanted, 32, Path())
+
+
+STANDING = Standing((A, B, C), plan(Layout(2)), probed(A, B, C), now=NOW)
 
 
 def names(choice) -> tuple[str, ...]:
@@ -47,10 +53,11 @@ def test_the_recipes_nodes_train_and_its_spares_wait() -> None:
 def test_a_node_nobody_knows_is_probed_unless_the_recipe_is_all_there_is() -> None:
     unknown = replace(STANDING, events=())
     assert [m.name for m in choose(unknown).probe] == ["a", "b"]
-    assert choose(replace(unknown, trusting=True)).probe == ()
-    later = replace(unknown, trusting=True, before=("a", "b"), gone={"b": "it does not answer"})
+    trusting = replace(unknown, plan=plan(Layout(2), ledger=None))
+    assert choose(trusting).probe == ()
+    later = replace(trusting, before=("a", "b"), gone={"b": "it does not answer"})
     assert [m.name for m in choose(later).probe] == ["c"], "nobody joins a running job unprobed"
-    late = replace(unknown, trusting=True, machines=(A, replace(B, ordered=True)))
+    late = replace(trusting, machines=(A, replace(B, ordered=True)))
     assert [m.name for m in choose(late).probe] == ["b"]
 
 
@@ -79,7 +86,7 @@ def test_a_node_left_out_on_suspicion_is_taken_back_before_the_run_stops() -> No
     out = LeftOut(B.node, "it hung", NOW - 10)
     assert names(choose(replace(STANDING, left_out=(out,)))) == ("a", "c")
     assert names(choose(replace(STANDING, machines=(A, B), left_out=(out,)))) == ("a",)
-    only = replace(STANDING, machines=(B,), wanted=Layout(1), left_out=(out,))
+    only = replace(STANDING, machines=(B,), plan=plan(Layout(1)), left_out=(out,))
     assert names(choose(only)) == ("b",)
     old = replace(out, time=NOW - LEFT_OUT_S)
     assert names(choose(replace(STANDING, left_out=(old,)))) == ("a", "b")
@@ -118,7 +125,7 @@ def test_whatever_is_known_nobody_joins_who_must_not_and_everybody_is_accounted_
     of = {fate: [m for m, own in zip(machines, fates, strict=True) if own == fate]
           for fate in set(fates)}  # fmt: skip
     standing = Standing(
-        machines, Layout(replicas, 1, tensor), 32,
+        machines, plan(Layout(replicas, 1, tensor)),
         (*probed(*machines), *(event(m, "cordoned") for m in of.get("cordoned", ()))),
         gone={m.name: "it does not answer" for m in of.get("gone", ())},
         left_out=tuple(LeftOut(m.node, "hung", NOW) for m in of.get("left out", ())),

@@ -62,7 +62,8 @@ class Fleet:
         self.corrected = False
         """Errors of memory have been seen, corrected ones."""
         self.why_none = ""
-        self.census = Census(plan.entries, ordered(node_events(run.folder)))
+        spares_last = sorted(plan.settings.node, key=lambda entry: entry.spare)
+        self.census = Census(spares_last, ordered(node_events(run.folder)))
         self._suspects: set[str] = set()
         self._before: tuple[str, ...] = ()
         self._order: Inquiry | None = None
@@ -76,7 +77,7 @@ class Fleet:
         while self.census.call([machine.name for machine in self.census.machines], wait):
             choice = choose(self.standing())
             short = choice.world is None or choice.world.shrunk
-            if short and self.plan.replace_command and orders < _MOST_ORDERS:
+            if short and self.plan.settings.replace_command and orders < _MOST_ORDERS:
                 orders += 1
                 if self._order_another(choice, wait):
                     continue
@@ -109,15 +110,13 @@ class Fleet:
         events = node_events(self.run.folder)
         return Standing(
             machines=tuple(self.census.machines),
-            wanted=self.plan.wanted,
-            sequences=self.plan.sequences,
+            plan=self.plan,
             events=self.events(),
             before=self._before,
             gone=dict(self.census.gone),
             left_out=left_out(events),
             suspects=frozenset(self._suspects),
             slow=frozenset(self.slow),
-            trusting=not self.plan.shared,
             now=self.run.clock.wall(),
         )
 
@@ -201,9 +200,9 @@ class Fleet:
         """Order a node and wait a little; True if another one may be there by now."""
         lost = [m for m in self.census.machines if m.name in choice.absent]
         if self._order is None and lost:
-            assert self.plan.replace_command is not None
+            assert self.plan.settings.replace_command is not None
             self.run.say(f"ordering another node in place of {lost[-1].name}")
-            self._order = order(self.plan.replace_command, lost[-1].node)
+            self._order = order(self.plan.settings.replace_command, lost[-1].node)
         goes_on = choice.world is not None or self._would_do()
         patience = _ORDER_PATIENCE_S if goes_on else float("inf")
         deadline = time.monotonic() + patience

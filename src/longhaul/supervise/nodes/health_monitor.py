@@ -182,7 +182,7 @@ class NodeHealthMonitor:
             if verdict.kind == "straggler":
                 self._note_slow(verdict)
         slow_here = self._fleet.slow & set(self._world.names)
-        if not slow_here or not self._fleet.plan.replace_stragglers:
+        if not slow_here or not self._fleet.plan.settings.replace_stragglers:
             return None
         if now - self._tried < _CALL_EVERY_S:
             return None

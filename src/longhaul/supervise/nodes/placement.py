@@ -8,7 +8,7 @@ from pathlib import Path
 
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
-from longhaul.config.recover import NodeSection
+from longhaul.config.recover import NodeSection, SuperviseSection
 from longhaul.logbook.folder import RunFolder
 from longhaul.parallel.layout import LAYOUT, Layout, layout_for, usable_cores
 from longhaul.supervise.nodes.ledger import Node, node_of
@@ -138,14 +138,13 @@ def _place(rank: int, local_rank: int, local_size: int) -> dict[str, str]:
 class NodePlan:
     """What a recipe says of nodes."""
 
-    entries: tuple[NodeSection, ...]
+    settings: SuperviseSection
     wanted: Layout
+    """At full strength."""
     sequences: int
+    """Of a step, in the stage that has most."""
     ledger: Path
-    shared: bool
-    """Other runs keep the same ledger."""
-    replace_command: str | None = None
-    replace_stragglers: bool = False
+    """The folder that keeps it."""
 
 
 def node_plan(settings: Recipe, folder: RunFolder) -> NodePlan | None:
@@ -155,11 +154,8 @@ def node_plan(settings: Recipe, folder: RunFolder) -> NodePlan | None:
         return None
     slots = sum(node.slots for node in asked.node if not node.spare)
     return NodePlan(
-        entries=tuple(sorted(asked.node, key=lambda node: node.spare)),
+        settings=asked,
         wanted=layout_for(settings.parallel, slots),
         sequences=max(stage.sequences for stage in settings.batch_stages()),
         ledger=Path(asked.node_ledger) if asked.node_ledger else folder.path,
-        shared=asked.node_ledger is not None,
-        replace_command=asked.replace_command,
-        replace_stragglers=asked.replace_stragglers,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from longhaul.core.units import Seconds
 from longhaul.parallel.layout import Layout
 from longhaul.supervise.nodes.ledger import Node, NodeEvent, concerning
-from longhaul.supervise.nodes.placement import Machine, World
+from longhaul.supervise.nodes.placement import Machine, NodePlan, World
 from longhaul.supervise.nodes.reputation import admit, by_reliability
 
 
@@ -73,9 +73,7 @@ class Standing:
 
     machines: tuple[Machine, ...]
     """In the recipe's order, those that came in place of others last."""
-    wanted: Layout
-    """At full strength."""
-    sequences: int
+    plan: NodePlan
     events: tuple[NodeEvent, ...] = ()
     before: tuple[str, ...] = ()
     """Names of the last world, whose nodes are kept if nothing is known against them."""
@@ -86,9 +84,6 @@ class Standing:
     """Names of those that must pass a probe before they are used again."""
     slow: frozenset[str] = frozenset()
     """Names of those that another one is to take the place of, if there is one."""
-    trusting: bool = False
-    """The first world may be of nodes that the recipe names and nobody has probed, as long as
-    nothing is known against them."""
     now: Seconds = 0.0
 
 
@@ -161,15 +156,15 @@ def still_left_out(
 
 
 def _chosen(standing: Standing, usable: Sequence[Machine]) -> Choice:
-    slots = standing.machines[0].slots
-    needed = math.ceil(standing.wanted.size / slots)
+    slots, plan = standing.machines[0].slots, standing.plan
+    needed = math.ceil(plan.wanted.size / slots)
     preferred = _preferred(standing, usable)[:needed]
-    layout, reason = fit(standing.wanted, len(preferred), slots, standing.sequences)
+    layout, reason = fit(plan.wanted, len(preferred), slots, plan.sequences)
     if layout is None:
         return Choice(None, reason)
     names = {machine.name for machine in preferred[: math.ceil(layout.size / slots)]}
     chosen = tuple(machine for machine in standing.machines if machine.name in names)
-    world = World(chosen, layout, standing.wanted.size)
+    world = World(chosen, layout, plan.wanted.size)
     probe = tuple(machine for machine in chosen if must_be_probed(machine, standing))
     return Choice(world, reason, probe)
 
@@ -191,6 +186,9 @@ def must_be_probed(machine: Machine, standing: Standing) -> bool:
     if machine.name in standing.before:
         return False
     seen = [e for e in concerning(machine.node, standing.events) if e.kind in _TELLING]
-    if standing.trusting and not standing.before and not machine.ordered and not seen:
+    # The first world may be of nodes that the recipe names and nobody has probed, as long as
+    # nothing is known against them; a ledger that runs share should know of their probes.
+    own_ledger = standing.plan.settings.node_ledger is None
+    if own_ledger and not standing.before and not machine.ordered and not seen:
         return False
     return admit(machine.node, standing.events, standing.now).verdict == "probe"
