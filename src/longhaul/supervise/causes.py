@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from longhaul.config.problems import from_pydantic
 from longhaul.config.section import Section
 from longhaul.core.errors import RecipeError
-from longhaul.core.strict import DamagedFile, parse_toml, read_toml
+from longhaul.core.strict import DamagedFile, read_toml
 from longhaul.core.units import Bytes, Seconds
 
 LATELY_S: Seconds = 1800.0
@@ -193,21 +193,18 @@ def load_signatures(own: str | None = None) -> tuple[Signature, ...]:
     """The signatures of the user's TOML file `own`, if there is one, and then the built-in ones.
     RecipeError if the file cannot be read, or a signature in it makes no sense.
     """
-    built_in = Path(__file__).with_name("signatures.toml")
-    known = _read(parse_toml(built_in.read_text(encoding="utf-8"), "built in"), "signatures.toml")
-    if own is None:
-        return known
+    built_in = _read(Path(__file__).with_name("signatures.toml"))
+    return built_in if own is None else (*_read(Path(own)), *built_in)
+
+
+def _read(where: Path) -> tuple[Signature, ...]:
     try:
-        _, tables = read_toml(Path(own))
+        _, tables = read_toml(where)
     except (OSError, DamagedFile) as error:
-        why = error.message if isinstance(error, DamagedFile) else f"{own}: {error.strerror}"
+        why = error.message if isinstance(error, DamagedFile) else f"{where}: {error.strerror}"
         raise RecipeError(
             f"supervise.signatures: {why}", "give the path of a TOML file of [[signature]] tables"
         ) from error
-    return (*_read(tables, own), *known)
-
-
-def _read(tables: Mapping[str, Any], where: str) -> tuple[Signature, ...]:
     if tables.get("format") != _FORMAT:
         raise RecipeError(
             f"{where}: format {tables.get('format')!r} is not {_FORMAT}",
