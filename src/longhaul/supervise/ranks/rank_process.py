@@ -65,7 +65,11 @@ class Started:
     def worker(self) -> int:
         """The process that has become the program, or the command's until there is one."""
         if self._worker is None:
-            self._worker = next((p.pid for p in self._family() if self._is_program(p)), None)
+            for process in self._family():
+                with suppress(psutil.Error):
+                    if process.cmdline() == self._program:
+                        self._worker = process.pid
+                        break
         return self._worker or self.pid
 
     def join(self, most_s: Seconds) -> None:
@@ -85,12 +89,6 @@ class Started:
             return [own, *own.children(recursive=True)]
         except psutil.Error:
             return []
-
-    def _is_program(self, process: psutil.Process) -> bool:
-        try:
-            return list(process.cmdline()) == self._program
-        except psutil.Error:
-            return False
 
 
 _KILLED_WITHIN_S: Seconds = 5.0
@@ -202,12 +200,12 @@ class RankProcess:
         """Let what it wrote to its standard error reach its log and this process's own."""
         if self.errors is None:
             return
-        while piece := _read(self.errors):
-            with suppress(OSError), self.log.open("ab") as log:
-                log.write(piece)
-            output(2).write(piece)
-        if piece == b"":  # everybody who could write has closed it
-            self.close()
+        with suppress(BlockingIOError):  # there is none for now
+            while piece := os.read(self.errors, _PIECE):
+                with suppress(OSError), self.log.open("ab") as log:
+                    log.write(piece)
+                output(2).write(piece)
+            self.close()  # everybody who could write has closed it
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal, if it is still there."""
@@ -233,14 +231,6 @@ class RankProcess:
         if self.errors is not None:
             os.close(self.errors)
             self.errors = None
-
-
-def _read(descriptor: int) -> bytes | None:
-    """Some bytes; none at the end; None if there are none for now."""
-    try:
-        return os.read(descriptor, _PIECE)
-    except BlockingIOError:
-        return None
 
 
 def _live(outfit: Outfit, writing_end: int, reading_end: int | None) -> None:
