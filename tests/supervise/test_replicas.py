@@ -38,12 +38,12 @@ def test_a_lighthouse_outlives_its_supervisor_by_the_grace_period_and_no_longer(
 ) -> None:
     with closing(Lighthouse(10.0, 0.2, tmp_path / "log")) as lighthouse:
         assert lighthouse.address.startswith("http://127.0.0.1:")
-        assert lighthouse.running
+        assert lighthouse._process.poll() is None
         assert len(lighthouse.descriptors()) == 2
         assert lighthouse._process.stdin is not None
         lighthouse._process.stdin.close()  # as the death of this process would
         deadline = time.monotonic() + DEADLINE_S
-        while lighthouse.running:
+        while lighthouse._process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert len(lighthouse.descriptors()) == 1
@@ -53,5 +53,5 @@ def test_a_lighthouse_outlives_its_supervisor_by_the_grace_period_and_no_longer(
 def test_a_lighthouse_that_is_closed_is_gone(tmp_path: Path) -> None:
     with closing(Lighthouse(10.0, 60.0, tmp_path / "log")) as lighthouse:
         pass
-    assert not lighthouse.running
+    assert lighthouse._process.poll() is not None
     assert lighthouse.descriptors() == ()

@@ -84,11 +84,6 @@ class Lighthouse:
             raise NeedsPerson("the lighthouse of the replicas did not start", f"its log is {log}")
         self.address = f"http://127.0.0.1:{port}"
 
-    @property
-    def running(self) -> bool:
-        """It has not ended."""
-        return self._process.poll() is None
-
     def descriptors(self) -> tuple[int, ...]:
         """Which workers must close, or it would not see that its supervisor has died."""
         ends = (self._process.stdin, self._process.stdout)
