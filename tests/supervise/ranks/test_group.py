@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 from longhaul.core.clocks import FakeClock
@@ -5,6 +6,7 @@ from longhaul.logbook.folder import create_run
 from longhaul.supervise.nodes.placement import posts_here
 from longhaul.supervise.ranks import group as group_module
 from longhaul.supervise.ranks.group import Group
+from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 
 
 class EndsWhileLookedAt:
@@ -60,3 +62,25 @@ def test_a_rank_that_ends_while_deaths_are_counted_is_counted_now_or_next_time(
         group.close()
     assert first[0] == 5.0
     assert then == {0: 5.0, 1: first.get(1, 7.0)}
+
+
+def test_what_ranks_said_before_their_start_does_not_count_even_after_a_reboot(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(
+        group_module, "RankProcess", lambda rank, outfit: EndsWhileLookedAt(rank, 9)
+    )
+    folder = create_run(tmp_path / "run", FakeClock())
+    folder.workers.mkdir(exist_ok=True)
+    path = progress_path(folder, 0)
+    path.write_text("step 90 95 9e9 1e9")  # this machine had been up for longer
+    group = Group(folder, 1, posts_here(1), lambda: None, (), 0.0)
+    try:
+        assert not group.steps_made
+        path.write_text(f"step 91 96 {group.began - 1.0} 1e9")
+        assert not group.steps_made
+        monkeypatch.setattr(time, "time", lambda: 1.0)  # the clock is set back
+        ProgressFile(path).enter("step", 5)
+        assert group.step == 5
+    finally:
+        group.close()

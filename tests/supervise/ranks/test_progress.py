@@ -5,11 +5,9 @@ from pathlib import Path
 from longhaul.core.clocks import FakeClock, TimeBuckets
 from longhaul.logbook.folder import RunFolder
 from longhaul.supervise.ranks.progress import (
-    Progress,
     ProgressFile,
     progress_path,
     read_progress,
-    said_since,
 )
 
 
@@ -106,21 +104,3 @@ def test_a_thousand_signs_in_a_moment_are_written_once(tmp_path: Path, monkeypat
         now[0] += 0.0005
         time_buckets.alive()
     assert 1 <= len(written) <= 5
-
-
-def test_what_a_rank_says_counts_however_the_clock_is_set(tmp_path: Path, monkeypatch) -> None:
-    path = tmp_path / "0.progress"
-    began = time.monotonic()
-    file = ProgressFile(path)
-    monkeypatch.setattr(time, "time", lambda: 1.0)
-    file.enter("step", 5)
-    said = said_since(began, read_progress(path), None)
-    assert said is not None
-    assert said.step == 5
-
-
-def test_what_an_earlier_attempt_has_left_does_not_count_even_after_a_reboot() -> None:
-    left = Progress("step", 90, 95, monotonic=9e6, wall=1e9)
-    assert said_since(17.0, left, left) is None
-    assert said_since(17.0, Progress("step", 90, 95, 16.0, 1e9), None) is None
-    assert said_since(17.0, Progress("start-up", 0, 1, 18.0, 1e9), left) is not None

@@ -18,7 +18,7 @@ from longhaul.supervise.causes import Death
 from longhaul.supervise.nodes.placement import Post
 from longhaul.supervise.ownership import write_down
 from longhaul.supervise.pipes import DESCRIPTOR
-from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress, said_since
+from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress
 from longhaul.supervise.ranks.rank_process import Outfit, RankProcess
 from longhaul.supervise.ranks.stacks import (
     forget_recording,
@@ -201,12 +201,16 @@ class Group:
         ]
 
     def _progress(self, rank: int) -> Progress | None:
-        """What a rank has said; what one of an earlier attempt has left does not count."""
-        said, left = read_progress(progress_path(self.folder, rank)), self._left[rank - self.first]
-        if said is not None and said != left and self._posts[rank - self.first].command:
+        """What a rank has said since its start; not what one of an earlier attempt has left: the
+        machine may have been started anew since, and its monotonic time with it.
+        """
+        said = read_progress(progress_path(self.folder, rank))
+        if said is None or said == self._left[rank - self.first]:
+            return None
+        if self._posts[rank - self.first].command:
             # Another machine counts its monotonic time from another moment.
             said = replace(said, monotonic=said.wall - self._began_wall + self.began)
-        return said_since(self.began, said, left)
+        return said if said.monotonic >= self.began else None  # wall time jumps
 
     def stacks(self) -> dict[int, str | None]:
         """Take the stacks of all ranks into `workers/`; where each waits for others."""

@@ -101,12 +101,3 @@ def read_progress(path: Path) -> Progress | None:
         return Progress(phase, int(step), int(sign), float(monotonic), float(wall))
     except (OSError, ValueError):
         return None
-
-
-def said_since(began: Seconds, said: Progress | None, left: Progress | None) -> Progress | None:
-    """What a rank has said since it was started; None if nothing.
-
-    Wall time does not count here: it jumps. Nor does `said` that was `left` before the start: the
-    machine may have been started anew since, and its monotonic time with it.
-    """
-    return said if said and said != left and said.monotonic >= began else None
