@@ -188,7 +188,7 @@ def _row(one: Known, now: float) -> tuple[str, ...]:
     if one.left_out and not why:
         why = [f"left out by this run: {one.left_out}"]
     return (
-        one.node.host, ", ".join(sorted(one.node.parts)), probes, str(one.failures),
+        one.node.host, ", ".join(sorted(one.node.parts)), probes, str(sum(one.causes.values())),
         ", ".join(incidents) or "–", f"in use, {used}" if one.in_use else used,
         "; ".join(why) or "–",
     )  # fmt: skip

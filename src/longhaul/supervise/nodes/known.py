@@ -40,11 +40,6 @@ class Known:
     in_use: bool = False
     """It has joined a world and not left it, as far as anybody has written down."""
 
-    @property
-    def failures(self) -> int:
-        """Of all causes."""
-        return sum(self.causes.values())
-
 
 def known_nodes(
     events: Sequence[NodeEvent],
