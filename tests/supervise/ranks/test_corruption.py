@@ -9,7 +9,6 @@ from longhaul.supervise.ranks.corruption import (
     judge,
     judge_hashes,
     judge_slots,
-    judge_together,
 )
 
 
@@ -89,12 +88,13 @@ def test_neighbours_compared_in_a_ring_name_the_odd_one(count: int, data: st.Dat
 
 
 def test_a_group_that_names_somebody_speaks_for_those_that_cannot() -> None:
-    sound = judge_hashes(9, {0: "a", 1: "a"})
-    odd = judge_hashes(9, {0: "a", 1: "a", 2: "b"})
-    two = judge_hashes(9, {4: "a", 5: "b"})
-    assert judge_together([sound, two, odd], 9).ranks == (2,)
-    assert judge_together([sound, two, odd], 9).kind == "odd"
-    assert judge_together([sound, two], 9).kind == "undecided"
-    assert judge_together([two, judge_hashes(9, {6: "a", 7: "b"})], 9).ranks == (4, 5, 6, 7)
-    assert judge_together([sound, sound], 9).kind == "sound"
-    assert judge_together([], 9).kind == "sound"
+    def judged(*groups: str) -> Verdict:
+        """Each group is of ranks of its own, with a letter for the hash of each."""
+        named = ((str(group), value) for group, values in enumerate(groups) for value in values)
+        return judge(9, "weights", [{group: value} for group, value in named])
+
+    verdict = judged("aa", "ab", "aab")
+    assert (verdict.kind, verdict.ranks) == ("odd", (6,))
+    assert judged("aa", "ab").kind == "undecided"
+    assert judged("ab", "ab").ranks == (0, 1, 2, 3)
+    assert judged("aa", "aa").kind == judged().kind == "sound"

@@ -9,7 +9,7 @@ is computed by two ranks, and their losses and gradients are compared.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 Numbers = tuple[float, ...]
@@ -83,18 +83,6 @@ def agree(first: Numbers, second: Numbers, tolerance: float = 0.0) -> bool:
     )
 
 
-def judge_together(verdicts: Sequence[Verdict], step: int) -> Verdict:
-    """One verdict at a step; where a group names the odd one, undecided others are left alone."""
-    for kind in ("odd", "undecided"):
-        found = [verdict for verdict in verdicts if verdict.kind == kind]
-        if found:
-            ranks = sorted({rank for verdict in found for rank in verdict.ranks})
-            # Groups of the same ranks mostly say the same.
-            reasons = dict.fromkeys(verdict.reason for verdict in found)
-            return Verdict(found[0].kind, "; ".join(reasons), tuple(ranks))
-    return Verdict("sound", f"step {step}: all ranks that were compared agree")
-
-
 def judge(
     step: int,
     what: str,
@@ -120,7 +108,14 @@ def judge(
         else:
             values = {r: tuple(map(float, given[r][group])) for r in ranks}
             verdicts.append(judge_slots(step, values, tolerance))
-    return replace(judge_together(verdicts, step), sound_step=sound_step)
+    # Where a group names the odd one, undecided others are left alone.
+    for kind in ("odd", "undecided"):
+        if found := [verdict for verdict in verdicts if verdict.kind == kind]:
+            ranks = sorted({rank for verdict in found for rank in verdict.ranks})
+            # Groups of the same ranks mostly say the same.
+            reasons = dict.fromkeys(verdict.reason for verdict in found)
+            return Verdict(found[0].kind, "; ".join(reasons), tuple(ranks), sound_step)
+    return Verdict("sound", f"step {step}: all ranks that were compared agree")
 
 
 def _ranks(ranks: Iterable[int]) -> str:
