@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from longhaul.core.events import EventKind
 from longhaul.core.faults import Point, point
@@ -84,10 +85,9 @@ class NodeHealthMonitor:
 
     def close(self) -> None:
         """End what was asked and is not answered yet."""
-        for asked in (self._counting, self._calling, self._probing):
-            for inquiry in asked.values():
-                inquiry.close()
-            asked.clear()
+        asked = (self._counting, self._calling, self._probing)
+        for inquiry in chain.from_iterable(inquiries.values() for inquiries in asked):
+            inquiry.close()
 
     def _read_messages(self, machine: Machine) -> Cause | None:
         """Count corrected errors; another one ends the attempt. `_count` reads real kernels."""

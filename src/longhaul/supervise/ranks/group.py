@@ -80,7 +80,6 @@ ATTEMPT = "LONGHAUL_ATTEMPT"
 BEGAN = "LONGHAUL_BEGAN"
 """Unix time from which a worker accounts for its start."""
 _LOG_END: Bytes = 16_384
-_STACKS_WITHIN_S: Seconds = 2.0
 
 
 class Group:
@@ -214,7 +213,7 @@ class Group:
 
     def stacks(self) -> dict[int, str | None]:
         """Take the stacks of all ranks into `workers/`; where each waits for others."""
-        return take_stacks(self.folder, self.running, _STACKS_WITHIN_S)
+        return take_stacks(self.folder, self.running)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to every worker."""

@@ -91,6 +91,7 @@ def _has_pipes(folder: Path) -> bool:
 
 STACKS_SIGNAL = signal.SIGQUIT
 _LOOK_EVERY_S: Seconds = 0.02
+_WITHIN_S: Seconds = 2.0
 _TOP = 4
 """A rank waits for others if one of the innermost frames belongs to torch.distributed."""
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.M)
@@ -112,9 +113,7 @@ def stacks_path(folder: RunFolder, rank: int) -> Path:
     return folder.workers / f"{rank}.stacks"
 
 
-def take_stacks(
-    folder: RunFolder, workers: Sequence[RankProcess], most_s: Seconds
-) -> dict[int, str | None]:
+def take_stacks(folder: RunFolder, workers: Sequence[RankProcess]) -> dict[int, str | None]:
     """Ask all workers for their stacks.
 
     Every worker has `faulthandler` write the stacks of all its threads into `workers/RANK.stacks`
@@ -130,7 +129,7 @@ def take_stacks(
         if asked[worker.rank].exists():
             worker.send(STACKS_SIGNAL)
     recordings = ask_for_recordings(folder, [*asked])
-    deadline, sizes = time.monotonic() + most_s, dict.fromkeys(asked, 0)
+    deadline, sizes = time.monotonic() + _WITHIN_S, dict.fromkeys(asked, 0)
     while time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY_S)
         before, sizes = sizes, {rank: _size(path) for rank, path in asked.items()}
@@ -139,7 +138,7 @@ def take_stacks(
     waiting = {rank: waiting_in(_text(path)) for rank, path in asked.items()}
     for worker in workers:
         if waiting[worker.rank] is None:
-            look_from_outside(worker.pid, folder.workers / f"{worker.rank}.native", most_s)
+            look_from_outside(worker.pid, folder.workers / f"{worker.rank}.native", _WITHIN_S)
     return waiting
 
 
