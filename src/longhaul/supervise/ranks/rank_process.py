@@ -235,30 +235,26 @@ class RankProcess:
 
 def _live(outfit: Outfit, writing_end: int, reading_end: int | None) -> None:
     try:
-        _live_in_session(outfit, writing_end, reading_end)
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (*STOPS, PAUSE, signal.SIGCHLD):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP under nohup
+                signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        for descriptor in (*outfit.closes, reading_end):
+            if descriptor is not None:
+                os.close(descriptor)
+        read_nothing()
+        if outfit.on_terminal:
+            os.dup2(writing_end, 2)
+            os.close(writing_end)
+        else:
+            log = os.open(outfit.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+        os.environ.update(outfit.environment)
+        outfit.work()
     except KeyboardInterrupt:  # before the work has begun to listen; Python would show where it was
         os._exit(ExitCode.INTERRUPTED)
-
-
-def _live_in_session(outfit: Outfit, writing_end: int, reading_end: int | None) -> None:
-    os.setsid()
-    signal.set_wakeup_fd(-1)
-    for number in (*STOPS, PAUSE, signal.SIGCHLD):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP under nohup
-            signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    for descriptor in (*outfit.closes, reading_end):
-        if descriptor is not None:
-            os.close(descriptor)
-    read_nothing()
-    if outfit.on_terminal:
-        os.dup2(writing_end, 2)
-        os.close(writing_end)
-    else:
-        log = os.open(outfit.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
-    os.environ.update(outfit.environment)
-    outfit.work()
