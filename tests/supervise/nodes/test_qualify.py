@@ -66,7 +66,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_nothing_is_left(tmp_path: P
 
 def test_sound_memory_passes(monkeypatch) -> None:
     monkeypatch.setattr(qualify, "_MEMORY", 1 << 16)
-    assert check_memory() == {}
+    check_memory()
 
 
 def test_whatever_a_probes_process_says_is_a_result() -> None:

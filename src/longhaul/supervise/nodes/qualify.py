@@ -192,7 +192,7 @@ def check_folder(folder: Path) -> dict[str, float]:
     return {"disk_s": round(time.monotonic() - began, 4)}
 
 
-def check_memory() -> dict[str, float]:
+def check_memory() -> None:
     """Fill some memory with a pattern and look at it again."""
     try:
         for pattern in (b"\x55", b"\xaa"):
@@ -202,7 +202,6 @@ def check_memory() -> dict[str, float]:
             del held
     except MemoryError as error:
         raise Unfit(f"{_MEMORY >> 20} MiB of memory cannot be had") from error
-    return {}
 
 
 def factors() -> tuple[list[list[int]], list[list[int]]]:
@@ -329,7 +328,7 @@ def main(arguments: Sequence[str]) -> None:
     found: dict[str, Any] = {"passed": True}
     try:
         figures |= check_folder(folder)
-        figures |= check_memory()
+        check_memory()
         figures |= check_ecc(gpus)
         figures |= check_devices(slots, gpus)
     except Unfit as error:
