@@ -19,7 +19,7 @@ _LAG_STEPS = 2
 _LONGEST_WAIT_S: Seconds = 60.0
 _AGAIN_AFTER_S: Seconds = 2.0
 """A first failure is answered at once; what made the same one twice may need a moment to pass."""
-_DAY_S: Seconds = 86_400.0
+DAY_S: Seconds = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def next_plan(
     failures = [failure for failure in failures if not _cured_by_time(failure)]
     if last.remedy == "cordon":
         return Plan(False, f"{last.cause}: this machine must not be used, and there is no other")
-    lately = [failure for failure in failures if last.time - failure.time <= _DAY_S]
+    lately = [failure for failure in failures if last.time - failure.time <= DAY_S]
     if len(lately) > settings.restarts_per_day:
         allowed = f"supervise.restarts_per_day is {settings.restarts_per_day}"
         return Plan(False, f"{len(lately)} failures within 24 hours, and {allowed}")

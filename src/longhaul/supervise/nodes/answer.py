@@ -8,7 +8,7 @@ from longhaul.supervise.causes import Cause
 from longhaul.supervise.nodes.ledger import Node
 from longhaul.supervise.nodes.placement import Machine, World
 from longhaul.supervise.nodes.reputation import WorldSpan, after_hang
-from longhaul.supervise.restart import Failure
+from longhaul.supervise.restart import DAY_S, Failure
 
 SILENT_CORRUPTION = "silent-corruption"
 NODE_GONE = "node-gone"
@@ -16,7 +16,6 @@ REPEATS = 2
 """Failures that began on one node within a day, from which a run goes on without it."""
 CORRUPT_A_DAY = 3
 """Silent corruptions within a day after which a machine that is the only one is not used again."""
-_DAY_S: Seconds = 86_400.0
 _SOFTWARE = "unknown: "
 """Blamed on the program first: what no signature knows would follow its rank to any node."""
 
@@ -78,7 +77,7 @@ def answer(
     if cause.remedy == "cordon":  # hardware that is broken for good (incident M6)
         return Answer(blamed, where, {blamed.name: tuple(sorted(blamed.node.parts))})
     times = 1 + sum(
-        now - time <= _DAY_S and bool(blamed.node.shares(node.parts)) for node, time in failures
+        now - time <= DAY_S and bool(blamed.node.shares(node.parts)) for node, time in failures
     )
     if times >= REPEATS and len(world.machines) > 1:
         reason = f"{where}, which has ended {times} attempts within a day"
@@ -110,7 +109,7 @@ def on_one_machine(
     """
     if cause.name != SILENT_CORRUPTION or verdict is None or verdict.ranks:
         return cause
-    times = sum(f.cause == SILENT_CORRUPTION and now - f.time <= _DAY_S for f in before)
+    times = sum(f.cause == SILENT_CORRUPTION and now - f.time <= DAY_S for f in before)
     return cause if times >= CORRUPT_A_DAY else replace(cause, remedy="probe")
 
 

@@ -6,15 +6,15 @@ from typing import Literal
 
 from longhaul.core.units import Seconds
 from longhaul.supervise.nodes.ledger import Node, NodeEvent, concerning, cordons
+from longhaul.supervise.restart import DAY_S
 
-_DAY_S: Seconds = 86_400.0
-_HALF_LIFE_S: Seconds = 30 * _DAY_S
+_HALF_LIFE_S: Seconds = 30 * DAY_S
 """A failure counts half as much a month later: parts are replaced, drivers repaired."""
 _PRIOR_FAILURES = 0.5
 _PRIOR_DAYS = 30.0
 """A node of which nothing is known counts as one that fails every two months (Llama 3: 419
 failures of 2,048 nodes in 54 days, one per node in 264 days; young clusters are worse)."""
-_PROBE_AGAIN_S: Seconds = 7 * _DAY_S
+_PROBE_AGAIN_S: Seconds = 7 * DAY_S
 _BAD_RATE = 3.0
 """Times the prior's failure rate from which a node is probed before every use."""
 
@@ -85,10 +85,10 @@ def failures_per_day(node: Node, events: Sequence[NodeEvent], now: Seconds) -> f
         if event.kind == "joined":
             joined = event.time if joined is None else joined
         elif event.kind in ("left", "failed") and joined is not None:
-            days += (event.time - joined) / _DAY_S * _faded(event.time, now)
+            days += (event.time - joined) / DAY_S * _faded(event.time, now)
             joined = None if event.kind == "left" else event.time
     if joined is not None:
-        days += max(0.0, now - joined) / _DAY_S
+        days += max(0.0, now - joined) / DAY_S
     return failures / days
 
 

@@ -9,6 +9,7 @@ from longhaul.parallel.layout import Layout
 from longhaul.supervise.nodes.ledger import Node, NodeEvent, concerning
 from longhaul.supervise.nodes.placement import Machine, NodePlan, World
 from longhaul.supervise.nodes.reputation import admit, by_reliability
+from longhaul.supervise.restart import DAY_S
 
 
 def fit(wanted: Layout, nodes: int, per_node: int, sequences: int) -> tuple[Layout | None, str]:
@@ -53,7 +54,7 @@ def _useful(ways: int, of_each: int, sequences: int) -> int:
 
 PROBE_AGAIN_S: Seconds = 600.0
 """After a probe that was not passed; what cures a node by then is a person or a restart of it."""
-LEFT_OUT_S: Seconds = 86_400.0
+LEFT_OUT_S = DAY_S
 """What a run has left out on suspicion is not used by it again for so long, unless it must be."""
 _TELLING = ("probed", "failed", "corrected", "cordoned")
 
