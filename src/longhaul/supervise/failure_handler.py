@@ -18,19 +18,13 @@ from longhaul.supervise.ends import (
     tell_failure,
     tell_replica_lost,
 )
-from longhaul.supervise.history import (
-    SupervisedRun,
-    failures,
-    unaccounted,
-    usable_checkpoints,
-)
+from longhaul.supervise.history import SupervisedRun, failures, unaccounted, usable_checkpoints
 from longhaul.supervise.nodes.answer import SILENT_CORRUPTION, accused, distrusted, on_one_machine
-from longhaul.supervise.nodes.census import Wait
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor
 from longhaul.supervise.nodes.history import newest_corrupt
 from longhaul.supervise.nodes.placement import NodePlan
-from longhaul.supervise.nodes.qualify import probe_here
+from longhaul.supervise.nodes.qualify import Wait, probe_here
 from longhaul.supervise.ranks.group import Group
 from longhaul.supervise.replicas import LEADER, Replicas
 from longhaul.supervise.restart import Failure, Plan, next_plan, without_progress

@@ -1,13 +1,7 @@
 from longhaul.config.load import load_recipe
 from longhaul.parallel.layout import Layout
 from longhaul.supervise.nodes.ledger import node_of
-from longhaul.supervise.nodes.placement import (
-    Machine,
-    World,
-    posts_here,
-    posts_on,
-    within_layout,
-)
+from longhaul.supervise.nodes.placement import Machine, World, posts_here, posts_on, within_layout
 
 A, B = (Machine(n, 2, node_of(n, [f"board:{n.upper()}"]), address=f"10.0.0.{n}") for n in "ab")
 

@@ -3,13 +3,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.supervise.ranks.corruption import (
-    Verdict,
-    agree,
-    judge,
-    judge_hashes,
-    judge_slots,
-)
+from longhaul.supervise.ranks.corruption import Verdict, agree, judge, judge_hashes, judge_slots
 
 
 def computed(norms: list[float]) -> dict[int, tuple[float, ...]]:

@@ -4,11 +4,7 @@ from pathlib import Path
 
 from longhaul.core.clocks import FakeClock, TimeBuckets
 from longhaul.logbook.folder import RunFolder
-from longhaul.supervise.ranks.progress import (
-    ProgressFile,
-    progress_path,
-    read_progress,
-)
+from longhaul.supervise.ranks.progress import ProgressFile, progress_path, read_progress
 
 
 def test_what_a_rank_says_is_read_back_and_every_word_is_another_sign(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from typing import Any
@@ -12,7 +12,7 @@ from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
 from longhaul.supervise.nodes.ledger import Node, node_of, read_node
 from longhaul.supervise.nodes.placement import NODE, NODE_PARTS, Machine
-from longhaul.supervise.nodes.qualify import Answer, Inquiry, own_words, wait_for_all
+from longhaul.supervise.nodes.qualify import Answer, Inquiry, Wait, own_words, wait_for_all
 
 _ORDER_WITHIN_S: Seconds = 3600.0
 
@@ -50,8 +50,6 @@ def _table(text: str) -> dict[str, Any]:
 _ANSWERS_WITHIN_S: Seconds = 10.0
 """A node that does not start `true` in this time is gone."""
 _SAYS_WHAT_IT_IS_WITHIN_S: Seconds = 60.0
-Wait = Callable[[Seconds], bool]
-"""Lets time pass; False if somebody wants an end."""
 
 
 class Census:

@@ -12,14 +12,8 @@ from longhaul.core.events import EventKind
 from longhaul.core.units import Seconds
 from longhaul.supervise.causes import Cause
 from longhaul.supervise.history import SupervisedRun, usable_checkpoints
-from longhaul.supervise.nodes.answer import (
-    NODE_GONE,
-    Answer,
-    MachineVerdict,
-    answer,
-    of_machine,
-)
-from longhaul.supervise.nodes.census import Census, Wait, delivered, order
+from longhaul.supervise.nodes.answer import NODE_GONE, Answer, MachineVerdict, answer, of_machine
+from longhaul.supervise.nodes.census import Census, delivered, order
 from longhaul.supervise.nodes.history import (
     as_data,
     left_out,
@@ -33,6 +27,7 @@ from longhaul.supervise.nodes.placement import Machine, NodePlan, World
 from longhaul.supervise.nodes.qualify import (
     Inquiry,
     Probe,
+    Wait,
     probe_of,
     start_probe,
     wait_for_all,

@@ -25,6 +25,8 @@ from longhaul.supervise.nodes.ledger import read_node
 
 _LOOK_EVERY_S: Seconds = 0.02
 _LONGEST_WORDS = 300
+Wait = Callable[[Seconds], bool]
+"""Lets time pass; False if somebody wants an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,7 @@ class Inquiry:
         return Answer(False, f"exit code {code}: {said[:_LONGEST_WORDS]}".rstrip(": "), {}, text)
 
 
-def wait_for_all(
-    inquiries: Sequence[Inquiry], wait: Callable[[Seconds], bool]
-) -> list[Answer] | None:
+def wait_for_all(inquiries: Sequence[Inquiry], wait: Wait) -> list[Answer] | None:
     """All answers, in order, from inquiries that are closed then; None if somebody wants an end."""
     try:
         while not all(inquiry.answer for inquiry in inquiries):
@@ -150,7 +150,7 @@ def start_probe(command: Sequence[str], folder: Path, slots: int) -> Inquiry:
     return Inquiry(own_words(command, str(folder.resolve()), str(slots)), PROBE_WITHIN_S)
 
 
-def probe_here(folder: Path, slots: int, wait: Callable[[Seconds], bool]) -> Probe | None:
+def probe_here(folder: Path, slots: int, wait: Wait) -> Probe | None:
     """Probe this machine; None if somebody wants an end meanwhile."""
     answers = wait_for_all([start_probe((), folder, slots)], wait)
     return probe_of(answers[0]) if answers else None
