@@ -40,35 +40,11 @@ class Formats:
         stream = 2 if half and not recipe.precision.islands else FLOAT32
         return cls(2 if half else FLOAT32, product, stream)
 
-    @property
-    def narrows(self) -> bool:
-        """What products take of the stream is a copy in their own format."""
-        return self.product != self.stream
 
-    @property
-    def casts(self) -> bool:
-        """Products take copies of the weights in their own format (autocast)."""
-        return self.weight != self.product
-
-
-@dataclass(frozen=True, slots=True)
-class OfLayer:
-    """What one layer keeps."""
-
-    kept: Bytes
-    """With nothing computed again."""
-    products: Bytes
-    """The part of it that `selective` recomputation keeps: products, attention, the input."""
-    input: Bytes
-    """What `full` recomputation keeps."""
-
-    def under(self, recomputation: str) -> Bytes:
-        """Bytes kept from the forward to the backward pass."""
-        return {"none": self.kept, "selective": self.products, "full": self.input}[recomputation]
-
-
-def of_layer(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> OfLayer:
-    """Bytes that one layer keeps."""
+def of_layer(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> dict[str, Bytes]:
+    """Bytes that one layer keeps, by what is computed again: `none` of it; all but products,
+    attention and the input (`selective`); all but the input (`full`).
+    """
     model, formats = recipe.model, Formats.of(recipe)
     attention, attention_products = _attention(model, formats, length, on_cpu)
     mlp, mlp_products = _mlp(model, formats)
@@ -79,7 +55,7 @@ def of_layer(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> OfLayer:
     dropout = 2 * model.width if model.dropout else 0  # a byte tells whether one stays
     kept = norms + attention + mlp + dropout
     products = stream + attention_products + mlp_products
-    return OfLayer(tokens * kept, tokens * products, tokens * stream)
+    return {"none": tokens * kept, "selective": tokens * products, "full": tokens * stream}
 
 
 def around_layers(recipe: Recipe, tokens: int) -> Bytes:
@@ -203,7 +179,8 @@ def of_a_chunk(recipe: Recipe, tokens: int, rows: int, padded_vocab: int, on_cpu
     and what the head reads for all; `padded_vocab` of all ranks decides on the length of a chunk.
     """
     model, formats = recipe.model, Formats.of(recipe)
-    reads = (formats.stream + formats.product * formats.narrows) * model.width
+    copied = formats.product if formats.product != formats.stream else 0
+    reads = (formats.stream + copied) * model.width
     chunk = min(tokens, max(1, LOGITS_AT_ONCE // padded_vocab)) * rows
     logits = chunk * formats.product
     widened = chunk * 2 * FLOAT32  # with a cap: what goes into it and what comes out of it

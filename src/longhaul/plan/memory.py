@@ -188,17 +188,17 @@ def _activations(
     layer = of_layer(recipe, tokens, length, on_cpu)
     under_way = min(layout.pipeline, math.ceil(recipe.batch.sequences / max(1, tokens // length)))
     layers = math.ceil(recipe.model.layers / layout.pipeline)
-    kept = layers * layer.under(recomputation) * under_way + around_layers(recipe, tokens)
+    kept = layers * layer[recomputation] * under_way + around_layers(recipe, tokens)
     # The last layer to go backward: what it kept or computes again, and the gradients on their way.
-    working = layer.kept + 2 * layer.input
+    working = layer["none"] + 2 * layer["full"]
     return kept // layout.tensor, working // layout.tensor
 
 
 def _casts(size: ModelSize, formats: Formats, layout: Layout) -> Bytes:
-    """Copies of the weights for products, made once a micro-batch and kept for the backward pass;
-    of whole layers also where layers are sharded.
+    """Copies of the weights in the format of products (autocast), made once a micro-batch and kept
+    for the backward pass; of whole layers also where layers are sharded.
     """
-    if not formats.casts:
+    if formats.weight == formats.product:
         return 0
     in_products = (size.projections + size.blocks) / layout.pipeline + size.head
     return round(in_products / layout.tensor) * formats.product
