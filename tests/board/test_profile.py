@@ -21,7 +21,10 @@ def page() -> str:
     stages = dict.fromkeys(STAGES, 0.0) | {"forward": 0.15, "idle": 0.05}
     timeline = Timeline(2, 0.2, stages, calls, [HostWait(EVIL, "forward", 0.01)], True)
     device = Ceilings("invented", {"float": 1e12}, ((1_000, 1e-6), (1_000_000, 1e-3)))
-    return render(Profile("<i>mine", timeline, device, Seen(), 0.09, 1, Path("there")), "plotly()")
+    return render(
+        Profile("<i>mine", timeline, device, Seen(plain_s=0.09, gauge_steps=1), Path("there")),
+        "plotly()",
+    )
 
 
 def test_no_word_becomes_a_tag() -> None:

@@ -12,7 +12,8 @@ from longhaul.plan.profile import Profile
 from longhaul.plan.roofline import Ceilings
 from longhaul.plan.surprises import Seen
 from longhaul.plan.timeline import STAGES, HostWait, Operation, Timeline
-from longhaul.run.profile.profile import Typed, profile
+from longhaul.run.profile.profile import profile
+from longhaul.run.train.launch import Start
 
 PRODUCT = Operation("aten::mm", "forward", "head", 0.01, ([64, 64], [64, 64]), ("float", "float"))
 
@@ -22,7 +23,7 @@ def taken(folder: Path, **stages: float) -> Profile:
     own = dict.fromkeys(STAGES, 0.0) | stages
     timeline = Timeline(2, 0.2, own, [PRODUCT], [HostWait("a.py:1 (item)", "forward", 1e-6)], False)
     device = Ceilings("invented", {"float": 1e12}, ((1_000, 1e-6), (1_000_000, 1e-3)))
-    return Profile("<b>mine</b>", timeline, device, Seen(), 0.09, 1, folder)
+    return Profile("<b>mine</b>", timeline, device, Seen(plain_s=0.09, gauge_steps=1), folder)
 
 
 def test_a_terminal_is_shown_stages_operations_and_what_to_do(
@@ -76,5 +77,5 @@ def test_training_that_ends_early_leaves_no_profile(
 ) -> None:
     monkeypatch.setattr("longhaul.run.profile.profile.start", lambda typed, view: code)
     with pytest.raises(error):
-        profile(Typed("drill", out=tmp_path / "out"), print)
+        profile(Start("drill"), 10, tmp_path / "out", print)
     assert not list((tmp_path / "out").iterdir())

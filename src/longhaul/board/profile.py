@@ -48,7 +48,7 @@ def in_short(made: Profile) -> str:
     """One sentence; another if the machine had other work."""
     ordered = sorted(made.timeline.stages.items(), key=lambda item: -item[1])
     largest = ", ".join(f"{name} {s / made.timeline.seconds:.0%}" for name, s in ordered[:3])
-    said = f"A step takes {short_time(made.plain_s)} on {made.ceilings.device}: {largest}."
+    said = f"A step takes {short_time(made.seen.plain_s)} on {made.ceilings.device}: {largest}."
     if made.disturbed > _MOST_DISTURBED:
         said += f" Other work had the processor for {made.disturbed:.0%} of it."
     return said
@@ -61,8 +61,8 @@ def _key_figures(made: Profile) -> str:
     )
     timeline = made.timeline
     cards = [
-        ("step", short_time(made.plain_s), f"{short_time(made.step_s)} while watched"),
-        ("watched", count(timeline.steps, "step"), f"{made.gauge_steps} of them with gauges"),
+        ("step", short_time(made.seen.plain_s), f"{short_time(made.step_s)} while watched"),
+        ("watched", count(timeline.steps, "step"), f"{made.seen.gauge_steps} of them with gauges"),
         ("operations", short_count(len(timeline.operations) / timeline.steps), "a step"),
         ("memory", f"{short_bytes(made.ceilings.bandwidth)}/s", "read and written, large copy"),
         ("products", products.partition(" · ")[0] or "–", products.partition(" · ")[2] or

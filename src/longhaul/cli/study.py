@@ -55,13 +55,13 @@ def profile(
     Time by stage, the largest operations against what this device can do at best, what costs more
     than its work explains, with a remedy; a trace for Perfetto, and a page with pictures.
     """
-    from longhaul.run.profile.profile import Typed
     from longhaul.run.profile.profile import profile as take
+    from longhaul.run.train.launch import Start
 
-    options = options_of(recipe, data, overrides, device, small)
-    typed = Typed(recipe, tuple(options), data, steps, out, prepared_dir, trust)
+    options = tuple(options_of(recipe, data, overrides, device, small))
+    typed = Start(recipe, options, data, prepared=prepared_dir, trust=trust)
     with leaving_at_once():  # the run's folder goes
-        made = take(typed, partial(typer.echo, err=as_json))
+        made = take(typed, steps, out, partial(typer.echo, err=as_json))
         from longhaul.board.profile import write_page
 
         write_page(made)
@@ -83,7 +83,7 @@ def show(made: Profile) -> None:
 
     terminal, timeline = console(), made.timeline
     terminal.print(
-        f"\n{in_short(made)} While watched, {short_time(made.step_s)}; {made.gauge_steps} of "
+        f"\n{in_short(made)} While watched, {short_time(made.step_s)}; {made.seen.gauge_steps} of "
         f"{timeline.steps} steps read gauges.\n",
         soft_wrap=True,
     )

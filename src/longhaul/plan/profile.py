@@ -21,9 +21,6 @@ class Profile:
     timeline: Timeline
     ceilings: Ceilings
     seen: Seen
-    plain_s: Seconds
-    """Of a step that nobody watched."""
-    gauge_steps: int
     folder: Path
 
     @cached_property
@@ -61,8 +58,8 @@ class Profile:
         steps = self.timeline.steps
         return {
             "recipe": self.recipe, "device": self.ceilings.device, "steps": steps,
-            "step_s": self.step_s, "unwatched_step_s": self.plain_s,
-            "gauge_steps": self.gauge_steps,
+            "step_s": self.step_s, "unwatched_step_s": self.seen.plain_s,
+            "gauge_steps": self.seen.gauge_steps,
             "stages": {name: s / steps for name, s in self.timeline.stages.items()},
             "operations": [asdict(row) | {"achieved": row.achieved} for row in self.rows],
             "parts": [asdict(part) for part in self.parts],

@@ -53,11 +53,6 @@ class Part:
     needs: Bytes | None = None
     """Bytes that a look-up table must move; None of what is no table."""
 
-    @property
-    def largest(self) -> str:
-        """The operation that takes most of it."""
-        return max(self.calls, key=lambda name: self.calls[name])
-
 
 @dataclass(frozen=True)
 class Seen:
@@ -67,8 +62,13 @@ class Seen:
     """The host's own time that watching adds to a step."""
     own_s: Seconds = math.inf
     """The host's own time of a watched step: without waiting, and without what else it computes."""
+    plain_s: Seconds = 0.0
+    """Of a step that nobody watched."""
     table_bytes: Mapping[str, Bytes] = field(default_factory=dict)
-    """What each look-up table must move in all watched steps together."""
+    """What reading rows from each look-up table, and adding to their gradients, must move in all
+    watched steps together."""
+    gauge_steps: int = 0
+    """Of the watched steps, those that read gauges."""
     compiled: bool = False
 
 
@@ -131,8 +131,8 @@ def _of_parts(made: list[Part], step_s: Seconds) -> Iterator[Surprise]:
         lost = part.seconds - part.small - part.fair
         if lost < _LEAST_SHARE * step_s or part.seconds - part.small < _TIMES * part.fair:
             continue
-        operation = part.largest
-        within = part.calls[operation] / part.seconds
+        operation, most = max(part.calls.items(), key=lambda item: item[1])
+        within = most / part.seconds
         kind = "optimizer" if part.name == "optimizer" else "module"
         what = f"module `{part.name}`" if kind == "module" else "the optimizer"
         by = "its work"

@@ -8,6 +8,7 @@ import torch
 
 from longhaul.core.machine import machine
 from longhaul.core.units import Bytes, Seconds, count
+from longhaul.model.device import Mark, wait_for
 from longhaul.plan.roofline import Ceilings
 
 _TYPES = {"float": torch.float32, "c10::BFloat16": torch.bfloat16, "c10::Half": torch.float16}
@@ -68,19 +69,10 @@ def _timed_by_host(device: torch.device, work: Callable[[], object], repeats: in
 def _timed_by_device(device: torch.device, work: Callable[[], object], repeats: int) -> Seconds:
     """Without what the host takes to queue it: all is queued while the device sleeps."""
     with torch.cuda.device(device):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda._sleep(_SLEEP_CYCLES)
-        begin.record()
+        begin = Mark(device, timing=True).record()
         for _ in range(repeats):
             work()
-        end.record()
+        end = Mark(device, timing=True).record()
         end.synchronize()
-        return float(begin.elapsed_time(end)) * 1e-3
-
-
-def wait_for(device: torch.device) -> None:
-    """Until the device has done all that was queued."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+        return begin.elapsed_time(end) * 1e-3

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from longhaul.config.load import load_recipe
@@ -16,7 +16,6 @@ from longhaul.core.errors import ExitCode, LonghaulError, UsageError
 from longhaul.core.output import View
 from longhaul.parallel.layout import find_place
 from longhaul.plan.profile import TRACE, Profile
-from longhaul.plan.surprises import Seen
 from longhaul.plan.timeline import timeline
 from longhaul.run.preflight.context import ALONE
 from longhaul.run.train.launch import Start, start
@@ -30,32 +29,20 @@ _NOTHING_ELSE = (
 """One process, and nothing but steps."""
 
 
-@dataclass(frozen=True)
-class Typed:
-    """What was typed."""
-
-    recipe: str
-    options: tuple[str, ...] = ()
-    data: str | None = None
-    steps: int = 10
-    out: Path | None = None
-    """None: `profiles/` and the recipe's name."""
-    prepared: Path = Path("prepared")
-    trust: bool = False
-
-
 class _SayingView(View):
-    """Lets through what a start says, and nothing of the steps."""
+    """Lets through what a start says, and nothing of the steps, or of a folder that goes."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[str], None], temporary: str) -> None:
+        self._say, self._temporary = say, temporary
 
     def say(self, text: str) -> None:
-        self._say(text)
+        if self._temporary not in text:
+            self._say(text)
 
 
-def profile(typed: Typed, say: Callable[[str], None]) -> Profile:
-    """Train, watch, and write the trace.
+def profile(typed: Start, steps: int, out: Path | None, say: Callable[[str], None]) -> Profile:
+    """Train, watch so many steps, and write the trace; without `out`, into `profiles/` and a folder
+    of the recipe's name.
 
     Raises:
         RecipeError: the recipe is wrong.
@@ -70,13 +57,13 @@ def profile(typed: Typed, say: Callable[[str], None]) -> Profile:
             "start it once, without torchrun or srun",
         )
     asked = load_recipe(typed.recipe, typed.options, typed.data).recipe
-    total, needed = asked.total_steps(), WARMUP + typed.steps + 1
+    total, needed = asked.total_steps(), WARMUP + steps + 1
     if total is not None and total < needed:
         raise UsageError(
             f"profile: the recipe ends after {total} steps, and {needed} are needed",
             "give fewer --steps, or --set train.steps=N with a larger N",
         )
-    folder = typed.out or Path("profiles") / asked.name
+    folder = out or Path("profiles") / asked.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -90,14 +77,13 @@ def profile(typed: Typed, say: Callable[[str], None]) -> Profile:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from longhaul.run.profile.watch import ProfileTaken, Watch  # torch takes seconds to import
 
-    watch = Watch(WARMUP, typed.steps, folder / TRACE)
+    watch = Watch(WARMUP, steps, folder / TRACE)
     with tempfile.TemporaryDirectory(prefix="longhaul-profile-") as temporary:
         options = (*typed.options, *_NOTHING_ELSE)
-        began = Start(typed.recipe, options, typed.data, False, Path(temporary), typed.prepared,
-                      typed.trust)  # fmt: skip
+        began = replace(typed, options=options, runs=Path(temporary))
         try:
             with watch.watching():
-                code = start(began, _SayingView(_without(say, temporary)))
+                code = start(began, _SayingView(say, temporary))
             if code in (ExitCode.INTERRUPTED, ExitCode.START_AGAIN):
                 raise KeyboardInterrupt  # a trainer finishes its step first, and leaves in order
             raise LonghaulError("profile: training ended before all steps were watched")
@@ -110,10 +96,4 @@ def profile(typed: Typed, say: Callable[[str], None]) -> Profile:
     found = timeline(json.loads(gzip.decompress((folder / TRACE).read_bytes()))["traceEvents"])
     types = {kind for operation in found.operations for kind in operation.types}
     ceilings = measure_ceilings(watch.device, types)
-    seen = Seen(watch.overhead_s, watch.own_s, watch.table_bytes, watch.compiled)
-    return Profile(asked.name, found, ceilings, seen, watch.plain_s, watch.gauge_steps, folder)
-
-
-def _without(say: Callable[[str], None], temporary: str) -> Callable[[str], None]:
-    """Of a run whose folder goes, nobody is told where it is."""
-    return lambda line: None if temporary in line else say(line)
+    return Profile(asked.name, found, ceilings, watch.seen, folder)

@@ -8,22 +8,25 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch  # replaces methods, and puts them back as they were
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
+from longhaul.config.recipe import Recipe
 from longhaul.core.faults import HANDLERS, Point, register
 from longhaul.core.heap import reserve
 from longhaul.core.units import Bytes, Seconds
 from longhaul.data.batches import Batch
+from longhaul.model.device import wait_for
+from longhaul.plan.surprises import Seen
 from longhaul.plan.timeline import MODULE, STAGE, WAIT
-from longhaul.run.profile.ceilings import wait_for
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 
@@ -51,23 +54,13 @@ class Watch:
     def __init__(self, warmup: int, steps: int, trace: Path) -> None:
         self.warmup, self.steps, self.trace = warmup, steps, trace
         self.device = torch.device("cpu")
-        self.compiled = False
-        self.plain_s: Seconds = 0.0
-        """Of a step before it was watched: the median of the later half of the warm-up."""
-        self.overhead_s: Seconds = 0.0
-        """The thread's own time that watching adds to a step; other processes take none of it."""
-        self.own_s: Seconds = 0.0
-        """The thread's own time of a watched step."""
-        self.table_bytes: dict[str, Bytes] = defaultdict(int)
-        """What reading rows from each look-up table, and adding to their gradients, must move, in
-        all watched steps together."""
-        self.gauge_steps = 0
-        """Of the watched steps, those that read gauges."""
+        self.seen = Seen()
+        """Once all steps were watched."""
+        self._table_bytes: dict[str, Bytes] = defaultdict(int)
         self._wall: list[Seconds] = []
         self._own: list[Seconds] = []
         """When each step began, by the clock and by the thread's own time."""
-        self._leaving = ExitStack()
-        self._stage: record_function | None = None
+        self._leaving, self._stage = ExitStack(), ExitStack()
         self._left = 0
         """Sequences of the batch that no forward pass has seen."""
 
@@ -95,29 +88,37 @@ class Watch:
             wait_for(device)
             self._switch(None)
             self._leaving.close()
-            # Half of the warm-up is one: it compiles, and makes what is kept.
-            plain = slice(self.warmup // 2, self.warmup)
-            self.plain_s = statistics.median(_between(self._wall)[plain])
-            own = _between(self._own)
-            watched = statistics.median(own[self.warmup :])
-            self.overhead_s = max(0.0, watched - statistics.median(own[plain]))
-            self.own_s = watched
+            self.seen = self._what_was_seen(trainer.settings)
             raise ProfileTaken
-        interval = trainer.settings.monitor.gauge_interval_steps
-        self.gauge_steps += interval > 0 and step % interval == 0
         self._switch("data")  # the first thing that a step does is to read its batch
+
+    def _what_was_seen(self, recipe: Recipe) -> Seen:
+        # Half of the warm-up is one: it compiles, and makes what is kept.
+        plain = slice(self.warmup // 2, self.warmup)
+        own, interval = _between(self._own), recipe.monitor.gauge_interval_steps
+        watched = statistics.median(own[self.warmup :])
+        steps = range(self.warmup + 1, self.warmup + self.steps + 1)
+        return Seen(
+            overhead_s=max(0.0, watched - statistics.median(own[plain])),
+            own_s=watched,
+            plain_s=statistics.median(_between(self._wall)[plain]),
+            table_bytes=self._table_bytes,
+            gauge_steps=sum(interval > 0 and step % interval == 0 for step in steps),
+            compiled=recipe.machine.compile,
+        )
 
     def _begin(self, trainer: Trainer) -> None:
         self.device, leaving = trainer.training_step.device, self._leaving
-        self.compiled = trainer.settings.machine.compile
-        if not self.compiled:  # a hook would have the model compiled again, without its graphs
+        if not trainer.settings.machine.compile:
+            # A hook would have the model compiled again, without its graphs.
             for hook in self._hooks(trainer.training_step.model):
                 leaving.callback(hook.remove)
-        leaving.callback(_name_reads(self.device.type))
+        for named in _named_reads(self.device.type):
+            leaving.enter_context(named)
         gauges = trainer.training_step.model_gauges
-        leaving.callback(_in_stage(gauges, "drain", "monitors"))
-        leaving.callback(_in_stage(gauges, "see_first", "monitors"))
-        leaving.callback(_around_stage(gauges, "watch", "monitors"))
+        for method in ("drain", "see_first"):
+            leaving.enter_context(_monitoring(gauges, method))
+        leaving.enter_context(_monitoring_around(gauges, "watch"))
         for point, handler in self._handlers().items():
             register(point, handler)
             leaving.callback(HANDLERS[point].remove, handler)
@@ -155,11 +156,9 @@ class Watch:
         }
 
     def _switch(self, stage: str | None) -> None:
-        if self._stage is not None:
-            self._stage.__exit__(None, None, None)
-        self._stage = None if stage is None else record_function(STAGE + stage)
-        if self._stage is not None:
-            self._stage.__enter__()
+        self._stage.close()
+        if stage is not None:
+            self._stage.enter_context(record_function(STAGE + stage))
 
     def _hooks(self, model: nn.Module) -> Iterator[torch.utils.hooks.RemovableHandle]:
         """A range around the forward pass of each module."""
@@ -171,7 +170,7 @@ class Watch:
             ) -> None:
                 if isinstance(module, nn.Embedding) and not given[0].is_floating_point():
                     row = module.weight.size(1) * module.weight.element_size()
-                    self.table_bytes[name] += _TABLE_PASSES * given[0].numel() * row
+                    self._table_bytes[name] += _TABLE_PASSES * given[0].numel() * row
                 ranges.append(record_function(MODULE + (name or "model")))
                 ranges[-1].__enter__()
 
@@ -186,38 +185,35 @@ def _between(moments: list[Seconds]) -> list[Seconds]:
     return [after - before for before, after in pairwise(moments)]
 
 
-def _in_stage(owner: object, method: str, stage: str) -> Callable[[], None]:
-    """Let an object's method count as a stage, inside of another; returned is how to end that."""
+def _monitoring(owner: object, method: str) -> AbstractContextManager[object]:
+    """In the body, an object's method counts as the stage `monitors`, inside of another."""
     original = getattr(owner, method)
 
     def watched(*given: Any, **named: Any) -> Any:
-        with record_function(STAGE + stage):
+        with record_function(f"{STAGE}monitors"):
             return original(*given, **named)
 
-    setattr(owner, method, watched)
-    return lambda: delattr(owner, method)
+    return patch.object(owner, method, watched)
 
 
-def _around_stage(owner: object, method: str, stage: str) -> Callable[[], None]:
-    """The same of a context manager, whose body does not count."""
+def _monitoring_around(owner: object, method: str) -> AbstractContextManager[object]:
+    """The same of a method that gives a context manager, whose body does not count."""
     original = getattr(owner, method)
 
     @contextmanager
     def watched(*given: Any, **named: Any) -> Iterator[None]:
         with ExitStack() as inside:
-            with record_function(STAGE + stage):
+            with record_function(f"{STAGE}monitors"):
                 inside.enter_context(original(*given, **named))
             yield
-            with record_function(STAGE + stage):
+            with record_function(f"{STAGE}monitors"):
                 inside.close()
 
-    setattr(owner, method, watched)
-    return lambda: delattr(owner, method)
+    return patch.object(owner, method, watched)
 
 
-def _name_reads(device: str) -> Callable[[], None]:
-    """Give every read by the host of a tensor of `device` a range with its line of source."""
-    own = {name: Tensor.__dict__.get(name) for name in _READING}
+def _named_reads(device: str) -> Iterator[AbstractContextManager[object]]:
+    """In their bodies, reads by the host of a tensor of `device` have ranges with their line."""
     for name in _READING:
         original = getattr(Tensor, name)
 
@@ -227,16 +223,7 @@ def _name_reads(device: str) -> Callable[[], None]:
             with record_function(f"{WAIT}{_line()} ({original.__name__})"):
                 return original(tensor, *given, **named)
 
-        setattr(Tensor, name, reading)
-
-    def put_back() -> None:
-        for name, method in own.items():
-            if method is None:
-                delattr(Tensor, name)
-            else:
-                setattr(Tensor, name, method)
-
-    return put_back
+        yield patch.object(Tensor, name, reading)
 
 
 def _line() -> str:
