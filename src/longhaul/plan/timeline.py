@@ -7,7 +7,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -105,20 +105,16 @@ class _Span:
             span = span.parent
 
 
-@dataclass
 class _Host:
-    """What the threads of the host did."""
+    """What the threads of the host did, in order of time."""
 
-    spans: list[_Span]
-    marks: list[_Span] = field(init=False)
-    """Stages, in order of time."""
-
-    def __post_init__(self) -> None:
-        self.marks = [span for span in self.spans if span.name.startswith(STAGE)]
+    def __init__(self, spans: list[_Span]) -> None:
+        self.spans = spans
+        self.marks = [span for span in spans if span.name.startswith(STAGE)]
         self._begins = [mark.begin for mark in self.marks]
         self.launches = {
             span.args["correlation"]: span
-            for span in self.spans
+            for span in spans
             if span.kind in ("cuda_runtime", "cuda_driver") and "correlation" in span.args
         }
 

@@ -200,7 +200,7 @@ def ideas_of(recipe: Recipe, typed: tuple[str, ...]) -> tuple[Idea, ...]:
     if recipe.model.activation == "gelu_tanh":  # GPT-2's own, and no other idea than GELU
         del own["model.activation"]
     if not typed:
-        return tuple(idea for path in own if _possible(recipe, idea := _plain(path)))
+        return tuple(_plain(path) for path in own if _possible(recipe, path))
     found = [_typed(text, own) for text in typed if text != NO_IDEAS]
     if len({idea.name for idea in found}) < len(found):
         raise UsageError("--idea: two have the same name", "give each a name of its own")
@@ -225,9 +225,8 @@ def _plain(path: str) -> Idea:
     return Idea(path.removeprefix("model."), (f"{path}={as_toml(PLAIN[path])}",))
 
 
-def _possible(recipe: Recipe, idea: Idea) -> bool:
-    """Whether the recipe can be without it: another switch may need it."""
-    path = idea.without[0].partition("=")[0]
+def _possible(recipe: Recipe, path: str) -> bool:
+    """Whether the recipe can be without a switch: another one may need it."""
     try:
         with_overrides(recipe, {path: PLAIN[path]})
     except RecipeError:
