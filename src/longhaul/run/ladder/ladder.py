@@ -22,13 +22,12 @@ from longhaul.config.load import as_toml, load_recipe, parse_override
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, NeedsPerson, UsageError
-from longhaul.core.events import EventKind
 from longhaul.core.files import write_bytes, write_json
-from longhaul.core.records import Event, StepRecord
+from longhaul.core.records import StepRecord
 from longhaul.core.strict import read_object
 from longhaul.core.units import Seconds, count, short_count, short_seconds
 from longhaul.logbook.folder import RunFolder, create_run
-from longhaul.logbook.reading import read_journal
+from longhaul.logbook.run_history import read_run_history
 from longhaul.logbook.run_spec import has_run_spec, resolve_spec, write_run_spec
 from longhaul.parallel.layout import find_place
 from longhaul.plan.ladder.analysis import Analysis, analyse, as_data, as_markdown
@@ -41,10 +40,10 @@ from longhaul.plan.ladder.search import (
     next_run,
 )
 from longhaul.plan.ladder.variants import LadderSize, ideas_of, ladder_sizes
+from longhaul.store.run_differences import steps_of
 from longhaul.supervise.causes import last_message
 from longhaul.supervise.run_process import RunProcess
 
-_LAST_SAID = 16_384
 _LOOK_EVERY_S: Seconds = 0.05
 _SAVES_WITHIN_S: Seconds = 600.0
 """After which a run that was interrupted is killed."""
@@ -232,10 +231,9 @@ class _LadderRuns:
         finally:
             training.close()
         if code != ExitCode.FINISHED:
-            said = log.read_text(errors="replace")[-_LAST_SAID:]
             error = NeedsPerson(
                 f"run {folder.name} of the ladder ended with exit code {code}: "
-                f"{last_message(said)}",
+                f"{last_message(training.output)}",
                 f"its output is in {log}; mend what it says, and give the same command again",
             )
             with suppress(ValueError):  # a signal's number
@@ -245,18 +243,15 @@ class _LadderRuns:
 
 def _outcome(folder: RunFolder) -> Outcome | None:
     """What the journal of a finished run says; None if it is not finished, or not begun."""
-    if not folder.journal.is_dir():
+    finished = read_run_history(folder).finished
+    if finished is None:
         return None
-    events = [r for r in read_journal(folder, steps=False) if isinstance(r, Event)]
-    ends = [event for event in events if event.kind == EventKind.FINISHED]
-    if not ends:
-        return None
-    steps = {r.step: r for r in read_journal(folder, events=False) if isinstance(r, StepRecord)}
+    steps = {record.step: record for record in steps_of(folder)}
     losses = [steps[step].loss for step in sorted(steps)]
     tenth = max(1, len(losses) // 10)
     stretches = [losses[at : at + tenth] for at in range(tenth, len(losses), tenth)] or [losses]
     return Outcome(
-        loss=float(ends[-1].data["loss"]),
+        loss=float(finished.data["loss"]),
         untrained=losses[0],
         worst=max(map(fmean, stretches)),
         finite=all(math.isfinite(r.loss) and _updated(r) for r in steps.values()),
