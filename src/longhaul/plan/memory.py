@@ -50,7 +50,6 @@ class MemoryEstimate:
     """Class of tensor → bytes."""
     micro_sequences: int
     """Sequences that a step computes at once on a rank."""
-    layout: Layout
     evaluation: Mapping[str, Bytes]
     """Class of tensor → bytes."""
     evaluated_sequences: int
@@ -122,7 +121,6 @@ def estimate_memory(
     return MemoryEstimate(
         {name: taken for name, taken in classes.items() if taken},
         micro,
-        layout,
         {name: taken for name, taken in evaluation.items() if taken},
         evaluated,
     )

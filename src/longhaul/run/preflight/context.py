@@ -159,14 +159,13 @@ def _two_wide(recipe: Recipe) -> list[str]:
 
 def _small_layout(recipe: Recipe, processes: int) -> Iterator[str]:
     """The recipe's own layout with each of its ways two wide, as many as there are processes."""
-    own = _two_wide(recipe)[: max(0, processes.bit_length() - 1)]
-    yield f"machine.processes={processes}"
-    for name in ("tensor", "pipeline", "replicate"):
-        yield f"parallel.{name}={2 if name in own else 1}"
-    taken = 2 ** len(own)
-    rest = processes // taken if taken <= processes else 1
-    yield f"parallel.shard={(2 if 'shard' in own else 1) * (1 if 'replicate' in own else rest)}"
+    own = _two_wide(recipe)[: processes.bit_length() - 1]
+    ways = {name: 2 if name in own else 1 for name in ("tensor", "pipeline", "shard", "replicate")}
+    if "replicate" not in own:
+        ways["shard"] *= processes // 2 ** len(own)
     staged = "pipeline" in own and recipe.parallel.stages_per_rank > 1
+    yield f"machine.processes={processes}"
+    yield from (f"parallel.{name}={count}" for name, count in ways.items())
     yield f"parallel.stages_per_rank={2 if staged else 1}"
     if "pipeline" in own:
         yield "batch.micro_sequences=2"

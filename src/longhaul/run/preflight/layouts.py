@@ -32,6 +32,7 @@ from longhaul.parallel.device import choose_device
 from longhaul.parallel.layout import Layout, Place, find_place, layout_for
 from longhaul.parallel.world import device_of, form_world, meet, part
 from longhaul.run.preflight.context import ALONE, Check, PreflightContext, failed, judged, skipped
+from longhaul.supervise.causes import last_message
 from longhaul.supervise.nodes.placement import posts_here
 from longhaul.train.equality import Trace, distance, trace
 from longhaul.train.step import TrainingStep
@@ -238,9 +239,9 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, most_s: Second
     what = f"rank {first} of {len(ranks)} ended with {codes[first]}"
     if codes[first] is None:
         what = f"{len(ranks)} processes have not come to an end within {most_s:.0f} s"
-    output = (folder / f"{first}.log").read_text(errors="replace").strip().splitlines()
+    output = last_message((folder / f"{first}.log").read_text(errors="replace"))
     raise NeedsPerson(
-        f"{what}: {output[-1] if output else 'without any output'}",
+        f"{what}: {output or 'without any output'}",
         "run it again with --keep DIR, and look at DIR/ranks-N/RANK.log",
     )
 

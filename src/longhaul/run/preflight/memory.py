@@ -8,7 +8,7 @@ import torch
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.machine import available_memory
-from longhaul.core.units import Bytes, Nats, short_bytes
+from longhaul.core.units import Bytes, short_bytes
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.device import own_device, settle_torch
 from longhaul.parallel.layout import Layout
@@ -38,7 +38,7 @@ def check_memory(context: PreflightContext) -> Iterator[Check]:
     there, of_what = _memory_of(context, device)
     figure = (
         f"{short_bytes(estimate.total)} a rank of {context.world}"
-        f"{'' if estimate.layout.size == 1 else f' ({estimate.layout})'}, "
+        f"{'' if context.layout.size == 1 else f' ({context.layout})'}, "
         f"{estimate.micro_sequences} sequences at once: {_listed(estimate.classes)}; "
         f"{short_bytes(there)} {of_what}"
     )
@@ -157,7 +157,11 @@ def check_learning(context: PreflightContext) -> Iterator[Check]:
     cannot learn a batch by heart; one that can may still fail for other reasons.
     """
     recipe = context.twin(*ALONE, *_OVERRIDES)
-    first, last = learn_by_heart(recipe, own_device(recipe.machine.device))
+    settle_torch(recipe)
+    step = make_step(recipe, VOCABULARY, own_device(recipe.machine.device), None)
+    batch = next(random_batches(recipe, VOCABULARY, 1, None))
+    losses = [step(batch, _SEQUENCES, recipe.optim.lr, False)[0].item() for _ in range(_STEPS)]
+    first, last = losses[0], losses[-1]
     figure = f"one batch, {_STEPS} times at rate {recipe.optim.lr:g}: loss {first:.3f} → {last:.3f}"
     fine = last <= _LEFT * first
     remedy = (
@@ -165,12 +169,3 @@ def check_learning(context: PreflightContext) -> Iterator[Check]:
         "optim.lr_factors and the optimizer's other settings"
     )
     yield judged("one batch", figure, "" if fine else remedy, first=first, last=last)
-
-
-def learn_by_heart(recipe: Recipe, device: torch.device) -> tuple[Nats, Nats]:
-    """The first loss and the last of a batch that is trained on again and again."""
-    settle_torch(recipe)
-    step = make_step(recipe, VOCABULARY, device, None)
-    batch = next(random_batches(recipe, VOCABULARY, 1, None))
-    losses = [step(batch, _SEQUENCES, recipe.optim.lr, False)[0].item() for _ in range(_STEPS)]
-    return losses[0], losses[-1]

@@ -21,6 +21,7 @@ from longhaul.logbook.run_spec import resolve_spec, write_run_spec
 from longhaul.run.preflight.context import Check, PreflightContext, judged, skipped
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import differences, steps_of
+from longhaul.supervise.causes import last_message
 from longhaul.supervise.run_process import RunProcess
 
 UNDISTURBED = "undisturbed"
@@ -34,10 +35,9 @@ _TRIPS = 3
 
 def check_stretch(context: PreflightContext) -> Iterator[Check]:
     """A run left alone: it learns, nothing is masked, every gauge is a number."""
-    folder = _set_up(context, UNDISTURBED)
-    with _training(folder) as training:
+    with _training(context, UNDISTURBED) as training:
         _end_well(training, context)
-    records = list(read_journal(folder))
+    records = list(read_journal(training.folder))
     steps = [record for record in records if isinstance(record, StepRecord)]
     yield _learned(steps, context)
     yield _gauges(steps, context)
@@ -52,9 +52,8 @@ def check_stretch(context: PreflightContext) -> Iterator[Check]:
 def check_resume(context: PreflightContext) -> Iterator[Check]:
     """A run whose worker is killed and started again ends in the bytes of the one left alone."""
     for trip in range(_TRIPS if context.typed.full else 1):
-        folder = _set_up(context, f"killed-{trip + 1}")
-        with _training(folder) as training:
-            at = _kill(training, folder, context, trip)
+        with _training(context, f"killed-{trip + 1}") as training:
+            folder, at = training.folder, _kill(training, context, trip)
             _end_well(training, context)
         found = differences(RunFolder(context.folder / UNDISTURBED), folder)
         started = _events(read_journal(folder, steps=False), EventKind.ATTEMPT_STARTED)
@@ -83,7 +82,7 @@ def check_read_back(context: PreflightContext) -> Iterator[Check]:
     from longhaul.run.trained import open_trained
 
     folder = RunFolder(context.folder / UNDISTURBED)
-    (finished,) = _events(read_journal(folder, steps=False), "finished")
+    (finished,) = _events(read_journal(folder, steps=False), EventKind.FINISHED)
     trained = open_trained(str(folder.path), context.folder, None)
     again = trained.evaluate()
     before = float(finished.data["loss"])
@@ -98,35 +97,30 @@ def check_read_back(context: PreflightContext) -> Iterator[Check]:
     yield judged("read back", figure, remedy, loss=again.loss, apart=apart)
 
 
-def _set_up(context: PreflightContext, name: str) -> RunFolder:
+def _training(context: PreflightContext, name: str) -> RunProcess:
     folder = create_run(context.folder / name, RealClock())
     spec = resolve_spec(
         context.typed.recipe, context.twin_options(), None, context.folder / "prepared"
     )
     write_run_spec(folder, spec)
-    return folder
-
-
-def _training(folder: RunFolder) -> RunProcess:
     return RunProcess(folder, ["train", str(folder.path)], folder.path / "said.log")
 
 
 def _end_well(training: RunProcess, context: PreflightContext) -> None:
     code = training.wait(context.timeout_s)
-    if code == 0:
-        return
-    lines = [line for line in training.output.splitlines() if line.strip()]
-    own = [line for line in lines if line.startswith("longhaul:")] or lines[-1:] or ["no output"]
-    raise NeedsPerson(
-        f"the small twin ended with exit code {code}: {own[0]}",
-        f"run it again with --keep DIR, and look at DIR/{training.folder.name}/said.log",
-    )
+    if code != 0:
+        why = last_message(training.output) or "no output"
+        raise NeedsPerson(
+            f"the small twin ended with exit code {code}: {why}",
+            f"run it again with --keep DIR, and look at DIR/{training.folder.name}/said.log",
+        )
 
 
-def _kill(training: RunProcess, folder: RunFolder, context: PreflightContext, trip: int) -> int:
+def _kill(training: RunProcess, context: PreflightContext, trip: int) -> int:
     """SIGKILL the last rank between two saves; the step that was reached."""
     between = context.steps // 3
-    training.wait_until("a save", lambda: bool(catalogue(folder.checkpoints)), context.timeout_s)
+    checkpoints = training.folder.checkpoints
+    training.wait_until("a save", lambda: bool(catalogue(checkpoints)), context.timeout_s)
     # Between the first save and the second; with more trips, behind the second too.
     training.wait_for_step(between + between // 3 + (trip * between) // 2, context.timeout_s)
     reached, ranks = training.step(), training.ranks()
