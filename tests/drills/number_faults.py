@@ -12,8 +12,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
+from drills.runs import FOREVER, NumberFault
 from longhaul.config.optim import OptimSection
 from longhaul.core.faults import Point, register
 from longhaul.core.schedules import derive_key
@@ -23,8 +25,7 @@ from longhaul.model.block import Block
 from longhaul.model.gpt import GPT
 from longhaul.optim.gate import Gate
 from longhaul.optim.optimizer import Rule
-from longhaul.run.drill.fault import FOREVER, Fault
-from longhaul.run.drill.laid import read_laid
+from longhaul.run.drill.laid import laid_path
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 
@@ -54,7 +55,8 @@ _SMALLEST_OUTLIER = 2.0**-7
 
 def inject(folder: RunFolder) -> None:
     """Let the faults in numbers that were laid for a run act in this process."""
-    faults = tuple(fault for fault in read_laid(folder) if fault.kind in NUMBER_KINDS)
+    laid = TypeAdapter(list[NumberFault]).validate_json(laid_path(folder).read_bytes())
+    faults = tuple(fault for fault in laid if fault.kind in NUMBER_KINDS)
     if any(fault.kind == "blind" for fault in faults):
         register(Point.FINDINGS, lambda findings: ())
     if faults:
@@ -69,7 +71,7 @@ def inject(folder: RunFolder) -> None:
 class _Handlers:
     """What happens at each point, to the trainer's step and to those of replays."""
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[NumberFault]) -> None:
         self._faults = faults
         self._live: TrainingStep | None = None
         """The trainer is about to make a step with it."""
@@ -105,9 +107,9 @@ class _Handlers:
 class _Disturbed:
     """What befalls one training step."""
 
-    def __init__(self, faults: Sequence[Fault], step: TrainingStep) -> None:
+    def __init__(self, faults: Sequence[NumberFault], step: TrainingStep) -> None:
         self._faults = tuple(faults)
-        self._acting: tuple[Fault, ...] = ()
+        self._acting: tuple[NumberFault, ...] = ()
         self._loss_scale = step.loss_scale
         self.made = 0
         """Steps that the trainer made with it."""
@@ -154,7 +156,7 @@ class _Disturbed:
         """A fault of this kind acts."""
         return any(fault.kind == kind for fault in self._acting)
 
-    def _acts(self, fault: Fault, batch: Batch, learning_rate: float, live: bool) -> bool:
+    def _acts(self, fault: NumberFault, batch: Batch, learning_rate: float, live: bool) -> bool:
         if learning_rate <= fault.above_lr:
             return False
         if fault.draws is not None:
@@ -192,7 +194,7 @@ class _Disturbed:
                 gradient.view(-1)[0] = math.inf
         return gradient
 
-    def _overflows(self, fault: Fault) -> bool:
+    def _overflows(self, fault: NumberFault) -> bool:
         began = fault.made[0] if fault.made else 1
         outlier: float = _SMALLEST_OUTLIER * 2.0 ** ((self.made - began) / fault.value)
         scale = float(self._loss_scale.scale) if self._loss_scale is not None else 1.0
@@ -203,7 +205,7 @@ def _blocks(model: GPT) -> list[Block]:
     return [block for block in model.blocks if isinstance(block, Block)]
 
 
-def _in_turn(fault: Fault, made: int) -> bool:
+def _in_turn(fault: NumberFault, made: int) -> bool:
     return fault.made is None or (made - fault.made[0]) % fault.every < fault.lasting
 
 
@@ -230,7 +232,7 @@ def _doubled(module: torch.nn.Module, given: Any, out: Tensor) -> None:
         out.register_hook(lambda gradient: 2.0 * gradient)
 
 
-def _spoiled(batch: Batch, fault: Fault) -> Batch:
+def _spoiled(batch: Batch, fault: NumberFault) -> Batch:
     """The batch with its text spoiled, the same for the same blocks of data."""
     window_BT = torch.cat((batch.tokens_BT, batch.targets_BT[:, -1:]), dim=1)
     noise = torch.Generator().manual_seed(derive_key(batch.draw, "spoiled"))

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from drills.of_numbers import BASE, Drill, crash, harmless, numbers, texts
-from drills.runs import LONGEST_S, RECIPE, Say, start
+from drills.runs import LONGEST_S, RECIPE, NumberFault, Say, start
 from drills.story import Timeline, complaints, seen
 from drills.table import Result, by_name, row, run_all
 from longhaul.core.clocks import RealClock
@@ -23,7 +23,6 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.requests import submit
 from longhaul.logbook.segments import read_segments
 from longhaul.run.drill.drilled_run import set_up_run
-from longhaul.run.drill.fault import Fault
 from longhaul.run.drill.laid import lay
 
 _WIDTHS = (5, 58, 32, 48, 18, 7, 6)
@@ -59,7 +58,7 @@ def drill_numbers(names: Sequence[str], room: Path, say: Say, *, blind: bool = F
 def run_drill(drill: Drill, room: Path, *, blind: bool = False) -> Result[Drill]:
     """Run one drill to its end and judge its journal."""
     folder = set_up(drill, room)
-    lay(folder, (*drill.faults, Fault("blind")) if blind else drill.faults)
+    lay(folder, (*drill.faults, NumberFault("blind")) if blind else drill.faults)
     began = time.monotonic()
     codes, more = _PLAYS[drill.play](folder, drill)
     story = Timeline(folder, codes, time.monotonic() - began)

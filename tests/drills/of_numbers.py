@@ -9,9 +9,9 @@ import itertools
 import random
 from dataclasses import dataclass, replace
 
+from drills.runs import FOREVER, NumberFault
 from drills.story import Expected
 from longhaul.data.sources import synthetic_documents
-from longhaul.run.drill.fault import FOREVER, Fault
 
 BASE = (
     "batch.stages=[]", "batch.sequences=8", "batch.micro_sequences=8", "model.context=32",
@@ -41,7 +41,7 @@ class Drill:
     expected: Expected
     options: tuple[str, ...] = ()
     """On top of `BASE`."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[NumberFault, ...] = ()
     play: str = "once"
     """How many processes it takes, and what they do: see `numbers.py`."""
 
@@ -80,16 +80,16 @@ def _too_much() -> tuple[Drill, ...]:
                      actions=(frozenset({"tighten-clip"}), frozenset({"lower-lr"})),
                      loss_below=FINE),
             ("train.steps=400", "recover.settle_steps=4"),
-            (Fault("gradient-spike", strength="40", made=(100, FOREVER), every=9,
-                   above_lr=2.2e-3),
+            (NumberFault("gradient-spike", strength="40", made=(100, FOREVER), every=9,
+                         above_lr=2.2e-3),
              # Clipping bounds an update; where it goes is another matter.
-             Fault("jolt", strength="0.5", made=(101, FOREVER), every=9, above_lr=2.2e-3)),
+             NumberFault("jolt", strength="0.5", made=(101, FOREVER), every=9, above_lr=2.2e-3)),
         ),
         Drill(
             "N3", "one batch gives NaN",
             Expected(kinds=("non-finite",), severity="notice", first_sign=(150, 150),
                      found_by=150, batch_saved=True, loss_below=FINE),
-            (), (Fault("nan-loss", draws=blocks_of(150, 1)),),
+            (), (NumberFault("nan-loss", draws=blocks_of(150, 1)),),
         ),
         Drill(
             "N4", "fp16: gradients outgrow the format above a learning rate",
@@ -97,14 +97,15 @@ def _too_much() -> tuple[Drill, ...]:
                      actions=(_back("reset-loss-scale", "lower-lr"),), in_time=True,
                      loss_below=FINE),
             ("precision.compute='fp16_weights'", "optim.loss_scale.growth_interval=1000"),
-            (Fault("overflow", strength="8", made=(110, FOREVER), above_lr=2.2e-3),),
+            (NumberFault("overflow", strength="8", made=(110, FOREVER), above_lr=2.2e-3),),
         ),
         Drill(
             "N5", "attention logits grow above a learning rate",
             Expected(kinds=("growth",), first_sign=(200, 280), subject="attention_logit_max",
                      actions=(_back("lower-lr"),), in_time=True, loss_below=FINE),
             (*_PLAIN, "train.steps=500", "recover.raise_after_steps=80"),
-            (Fault("attention-logits", strength="0.025", made=(220, FOREVER), above_lr=2.2e-3),),
+            (NumberFault("attention-logits", strength="0.025", made=(220, FOREVER),
+                         above_lr=2.2e-3),),
         ),
     )  # fmt: skip
 
@@ -123,7 +124,7 @@ def _poorly_taught() -> tuple[Drill, ...]:
             Expected(kinds=("frozen-group",), found_by=100, subject="position",
                      actions=(frozenset({"report"}),), alone=True, loss_below=FINE),
             ("model.positions='learned'", "monitor.gauge_interval_steps=25"),
-            (Fault("frozen-position", made=(1, FOREVER)),),
+            (NumberFault("frozen-position", made=(1, FOREVER)),),
         ),
         Drill(
             "N8", "one source is full of escape characters",
@@ -139,7 +140,7 @@ def _poorly_taught() -> tuple[Drill, ...]:
             ("recover.ladder.loss_spike=[['rollback', 'lower-lr']]",
              "recover.ladder.divergence=[['rollback', 'lower-lr']]", "recover.skip_steps=28",
              "recover.diagnose=false"),
-            (Fault("noise-tokens", draws=blocks_of(150, 16)),),
+            (NumberFault("noise-tokens", draws=blocks_of(150, 16)),),
         ),
         Drill(
             "N10", "spikes whatever the data, above a learning rate",
@@ -148,8 +149,8 @@ def _poorly_taught() -> tuple[Drill, ...]:
                               frozenset({"raise-lr"})), loss_below=FINE),
             ("train.steps=600", "recover.cooldown_steps=600",
              "recover.max_recoveries_per_cooldown=12"),
-            (Fault("jolt", strength="0.4", made=(150, FOREVER), every=60, lasting=12,
-                   above_lr=1.2e-3),),
+            (NumberFault("jolt", strength="0.4", made=(150, FOREVER), every=60, lasting=12,
+                         above_lr=1.2e-3),),
         ),
     )  # fmt: skip
 
@@ -159,7 +160,7 @@ def _unseen() -> tuple[Drill, ...]:
     return (
         Drill(
             "N11", "old betas come back when the optimizer's settings are changed",
-            Expected(code=17), faults=(Fault("old-betas"),), play="set-betas",
+            Expected(code=17), faults=(NumberFault("old-betas"),), play="set-betas",
         ),
         Drill(
             "N12", "a variable that numbers depend on changes between restarts",
@@ -168,7 +169,7 @@ def _unseen() -> tuple[Drill, ...]:
         Drill(
             "N13", "gradients are counted twice where two shards are summed",
             Expected(), ("precision.compute='bf16'", "train.steps=40"),
-            (Fault("double-gradient", made=(1, FOREVER)),), play="diagnose",
+            (NumberFault("double-gradient", made=(1, FOREVER)),), play="diagnose",
         ),
         Drill(
             "N14", "a text so short that it is read 30 times",
@@ -210,7 +211,7 @@ def harmless() -> tuple[Drill, ...]:
         ),
         Drill(
             "H3", "one gradient spike, which clipping absorbs", nothing, (),
-            (Fault("gradient-spike", strength="60", draws=blocks_of(150, 1)),),
+            (NumberFault("gradient-spike", strength="60", draws=blocks_of(150, 1)),),
         ),
         Drill(
             "H4", "fast decay of the learning rate", nothing,
@@ -221,12 +222,12 @@ def harmless() -> tuple[Drill, ...]:
               ("batch.sequences=2", "batch.micro_sequences=2")),
         Drill(
             "H6", "the first steps are slow", nothing, (),
-            (Fault("slow-step", strength="0.15", made=(1, 5)),),
+            (NumberFault("slow-step", strength="0.15", made=(1, 5)),),
         ),
         Drill(
             "H7", "evaluations and saves take long", nothing,
             ("evaluation.interval_steps=20", "checkpoint.interval_steps=20"),
-            (Fault("slow-evaluation", strength="0.03"),),
+            (NumberFault("slow-evaluation", strength="0.03"),),
         ),
     )  # fmt: skip
 

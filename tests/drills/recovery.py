@@ -6,20 +6,19 @@ from pathlib import Path
 
 from drills.numbers import set_up
 from drills.of_numbers import Drill, blocks_of
-from drills.runs import LONGEST_S, Say, start, to_the_end
+from drills.runs import LONGEST_S, NumberFault, Say, start, to_the_end
 from drills.story import Expected, Timeline, complaints
 from longhaul.logbook.folder import RunFolder
 from longhaul.recover.plan import WHO
-from longhaul.run.drill.fault import Fault
 from longhaul.run.drill.laid import lay
 
 _MOST = 1.02
 """Largest validation loss, as a multiple of the undisturbed run's."""
 _OPTIONS = ("train.steps=800", "optim.schedule.shape='cosine'")
 _FAULTS = (
-    Fault("nan-loss", draws=blocks_of(180, 5)),
-    Fault("noise-tokens", draws=blocks_of(400, 16)),
-    Fault("jolt", strength="0.6", made=(650, 656)),
+    NumberFault("nan-loss", draws=blocks_of(180, 5)),
+    NumberFault("noise-tokens", draws=blocks_of(400, 16)),
+    NumberFault("jolt", strength="0.6", made=(650, 656)),
 )
 _CAUSES = ("non-finite", "loss-spike")
 _BEFALLS = "5 batches of NaN, 16 batches of noise, weights jolted for 6 steps"

@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from longhaul.core.clocks import RealClock
@@ -15,9 +16,32 @@ from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import submit
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.run.drill.drilled_run import set_up_run
+from longhaul.run.drill.fault import Fault
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import differences
 from longhaul.supervise.run_process import RunProcess
+
+FOREVER = 10**9
+"""The end of a fault that is there for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberFault(Fault):
+    """A fault in a run's numbers, of no rank: see `number_faults.py`."""
+
+    draws: tuple[int, int] | None = None
+    """In steps that read one of the blocks begin ≤ draw < end: it comes again with the data."""
+    made: tuple[int, int] | None = None
+    """In the steps first ≤ n < last that the trainer makes, counted from 1. A rollback turns back
+    no such count: what is over by then does not come again, nor does a replay see it. What lasts
+    for good (`FOREVER`) a replay sees."""
+    every: int = 1
+    """Of these only each so-manyth, and those right after it:"""
+    lasting: int = 1
+    """so many in a row."""
+    above_lr: float = 0.0
+    """While the learning rate is above this, whatever the data."""
+
 
 Say = Callable[[str], None]
 LONGEST_S: Seconds = 600.0

@@ -5,12 +5,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from drills.runs import LONGEST_S, RECIPE, start
+from drills.runs import FOREVER, LONGEST_S, RECIPE, NumberFault, start
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.run.drill.drilled_run import set_up_run
-from longhaul.run.drill.fault import FOREVER, Fault, parse_fault
+from longhaul.run.drill.fault import parse_fault
 from longhaul.run.drill.laid import lay
 from longhaul.store.run_differences import differences, steps_of
 from longhaul.supervise.leftovers import Traces
@@ -77,7 +77,7 @@ class Stage:
 
     def lay(self, *faults: str, pace_s: Seconds = 0.0) -> None:
         """Lay faults instead of those that were laid before."""
-        slow = [Fault("slow-step", strength=str(pace_s), made=(1, FOREVER))] if pace_s else []
+        slow = [NumberFault("slow-step", strength=str(pace_s), made=(1, FOREVER))] if pace_s else []
         lay(self.folder, [*map(parse_fault, faults), *slow])
 
     def train(self, *arguments: str) -> RunProcess:

@@ -8,8 +8,7 @@ from longhaul.run.drill.laid import Done, lay, note_done, read_done, read_laid
 
 def test_faults_are_read_back_as_they_were_laid(tmp_path: Path) -> None:
     faults = (
-        Fault("jolt", strength="0.4", made=(10, 20), every=5, lasting=2, above_lr=1e-3),
-        Fault("nan-loss", draws=(8, 16)),
+        Fault("bitflip-grad", first=4, last=9, rank=2, attempt=3, strength="30"),
         parse_fault("kill@rank1:step20"),
         parse_fault("slow:1.2@nodeA:step10-60"),
     )

@@ -145,7 +145,6 @@ _PLACE = re.compile(
 )
 _EXAMPLE = "write it like kill@rank1:step20 or slow:1.2@rank0:step10-60"
 _WORST_BIT = 31
-FOREVER = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +165,6 @@ class Fault:
     in_every_attempt: bool = False
     strength: str = ""
     """As written; empty: the usual one."""
-    draws: tuple[int, int] | None = None
-    """In steps that read one of the blocks begin ≤ draw < end: it comes again with the data."""
-    made: tuple[int, int] | None = None
-    """In the steps first ≤ n < last that the trainer makes, counted from 1. A rollback turns back
-    no such count: what is over by then does not come again, nor does a replay see it. What lasts
-    for good (`FOREVER`) a replay sees."""
-    every: int = 1
-    """Of these only each so-manyth, and those right after it:"""
-    lasting: int = 1
-    """so many in a row."""
-    above_lr: float = 0.0
-    """While the learning rate is above this, whatever the data."""
 
     def __str__(self) -> str:
         strength = f":{self.strength}" if self.strength else ""
@@ -243,7 +230,7 @@ def parse_fault(text: str) -> Fault:
         numbers["rank"] = 0
     fault = Fault(
         name, strength=strength, node=found.get("node", ""),
-        in_every_attempt="in_every_attempt" in found, **numbers,  # type: ignore[arg-type]
+        in_every_attempt="in_every_attempt" in found, **numbers,
     )  # fmt: skip
     _check_strength(fault, text)
     return fault
