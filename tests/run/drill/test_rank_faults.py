@@ -22,8 +22,8 @@ from longhaul.run.drill.laid import (
 )
 from longhaul.supervise.causes import Death, classify, load_signatures
 
-TRAINER = SimpleNamespace()
-"""Faults that do not touch a trainer must not look at it."""
+TRAINER = SimpleNamespace(training_step=SimpleNamespace(device=torch.device("cpu")))
+"""Faults that do not touch a trainer look at its device alone."""
 
 
 @pytest.fixture

@@ -45,9 +45,9 @@ def inject(folder: RunFolder) -> None:
     """Let the faults of a run act in this process, one of its ranks."""
     faults = RankFaults(folder, os.environ)
     faults.announce()
-    register(Point.BEFORE_STEP, faults.before_step)
+    register(Point.BEFORE_STEP, faults.begin)
     register(Point.LOSS, faults.loss)
-    register(Point.BACKWARD, faults.backward)
+    register(Point.BACKWARD, faults.slow_down)
     register(Point.READ_BATCH, faults.read_batch)
     register(Point.WRITE_FILE, faults.write_file)
     register(Point.FILES_WRITTEN, faults.files_written)
@@ -68,7 +68,7 @@ class RankFaults:
         self._seen: tuple[int, int] | None = None
         self._done = {(done.number, done.attempt) for done in self._read_own()}
         self._lock = threading.Lock()
-        self._slowness = _Slowness()
+        self._computing_since: Seconds = 0.0
         self.acting: dict[str, Fault] = {}
         """Kind → what acts in the step that is being made."""
         self.waiting: dict[str, tuple[int, Fault]] = {}
@@ -97,6 +97,7 @@ class RankFaults:
                 self.acting[fault.kind] = fault
                 if fault.kind != "oom":  # which is noted where the micro-batch is known
                     self.note(number, fault)
+        self._computing_since = _computing_time(trainer.training_step.device)
 
     def note(self, number: int, fault: Fault) -> Seconds:
         """Remember that a fault is done now, once an attempt; when it was."""
@@ -132,25 +133,35 @@ class RankFaults:
                 return done.time + fault.value
         return None
 
-    def before_step(self, trainer: Trainer, step: int) -> None:
-        """Inject what is due before the step."""
-        self.begin(trainer, step)
-        self._slowness.begin(trainer.training_step.device)
-
     def loss(self, loss: Tensor, step: TrainingStep, sequences: int) -> Tensor:
         """Out of memory, slow, wrong by a bit, or not a number."""
         fault = self.acting.get("oom")
         if fault is not None and not (fault.strength and sequences <= fault.value):
             self.note(self._laid.index(fault), fault)
             raise out_of_memory(sequences)
-        self._slowness.rest(step.device, self.acting.get("slow"))
+        self.slow_down(step)
         if (flip := self.acting.get("bitflip-grad")) is not None:
             flip_root(loss, int(flip.value))
         return loss * math.nan if "nan" in self.acting else loss
 
-    def backward(self, step: TrainingStep) -> None:
-        """Slow."""
-        self._slowness.rest(step.device, self.acting.get("slow"))
+    def slow_down(self, step: TrainingStep) -> None:
+        """Compute as a slower chip would, if that is to be: each stretch of computing takes longer.
+
+        On a CPU a stretch is measured in, and made longer by, processor time of the thread that
+        makes the step: waiting for others takes no longer, and the rank is as busy as a slow one.
+        A device is waited for and the host rests: the step takes longer, the device itself computes
+        as fast as ever.
+        """
+        if (slow := self.acting.get("slow")) is None:
+            return
+        longer = (slow.value - 1) * (_computing_time(step.device) - self._computing_since)
+        if queues(step.device):
+            time.sleep(longer)
+        else:
+            until = time.thread_time() + longer
+            while time.thread_time() < until:
+                pass
+        self._computing_since = _computing_time(step.device)
 
     def read_batch(self, request: object) -> None:
         """The reader dies."""
@@ -185,7 +196,7 @@ class RankFaults:
 
     def _comes(self, number: int, fault: Fault) -> bool:
         if fault.rank is None and not fault.node:
-            return False  # it is no rank's, but of the run's numbers
+            return False  # it is of the run's numbers: `tests/drills/number_faults.py`
         if fault.rank not in (None, self.rank) or fault.attempt not in (None, self.attempt):
             return False
         here = fault.node in ("", self.node)
@@ -305,40 +316,11 @@ def _cuda_text(error: str) -> str:
     )
 
 
-class _Slowness:
-    """A rank that computes as a slower chip would: each stretch of computing takes longer.
-
-    On a CPU a stretch is measured in, and made longer by, processor time of the thread that makes
-    the step: waiting for others takes no longer, and the rank is as busy as a slow one. A device is
-    waited for and the host rests: the step takes longer, the device itself computes as fast as
-    ever.
-    """
-
-    def __init__(self) -> None:
-        self._since: Seconds = 0.0
-
-    def begin(self, device: torch.device) -> None:
-        """A step begins on this device."""
-        self._since = self._now(device)
-
-    def rest(self, device: torch.device, fault: Fault | None) -> None:
-        """Something was computed there."""
-        if fault is None:
-            return
-        longer = (fault.value - 1) * (self._now(device) - self._since)
-        if queues(device):
-            time.sleep(longer)
-        else:
-            until = time.thread_time() + longer
-            while time.thread_time() < until:
-                pass
-        self._since = self._now(device)
-
-    def _now(self, device: torch.device) -> Seconds:
-        if queues(device):
-            wait_for(device)
-            return time.monotonic()
-        return time.thread_time()
+def _computing_time(device: torch.device) -> Seconds:
+    if queues(device):
+        wait_for(device)
+        return time.monotonic()
+    return time.thread_time()
 
 
 def out_of_memory(micro_sequences: int) -> torch.OutOfMemoryError:
