@@ -176,8 +176,13 @@ class _LadderRuns:
 
     def train(self, run: LadderRun) -> Outcome:
         """Train a run, or go on with it, and read what became of it."""
-        folder = self._folder(run)
-        self._train(folder, self._options(run))
+        folder, typed = self._folder(run), self._typed
+        create_run(folder.path, RealClock())
+        if not has_run_spec(folder):
+            options = (*self._options(run), f"name={folder.name}")
+            spec = resolve_spec(typed.recipe, options, typed.data, typed.prepared)
+            write_run_spec(folder, spec)
+        self._train(folder)
         if (found := _outcome(folder)) is None:
             raise NeedsPerson(
                 f"run {folder.name} of the ladder ended without a last evaluation",
@@ -210,13 +215,7 @@ class _LadderRuns:
         name = f"{size}-rate{run.rate:g}-seed{run.seed}{without}-{digest}"
         return RunFolder(self.folder / "runs" / name)
 
-    def _train(self, folder: RunFolder, options: tuple[str, ...]) -> None:
-        create_run(folder.path, RealClock())
-        if not has_run_spec(folder):
-            named = (*options, f"name={folder.name}")
-            typed = self._typed
-            spec = resolve_spec(typed.recipe, named, typed.data, typed.prepared)
-            write_run_spec(folder, spec)
+    def _train(self, folder: RunFolder) -> None:
         log = folder.path / "output.log"
         training = RunProcess(folder, ["train", str(folder.path)], log)
         try:
