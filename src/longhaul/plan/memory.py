@@ -95,23 +95,20 @@ def estimate_memory(
     casts = _casts(size, formats, layout)
     gradients = round(parameters * formats.weight / layout.shard)
     borrowed = _borrowed(recipe, size, round(parameters / layout.shard))
-    # While the first micro-batch's logits are there, no gradient is.
-    turn = kept + logits + casts + (gradients if several else 0)
-    backward = gradients + working + casts
-    update = gradients + borrowed
+    moments = (
+        # While the first micro-batch's logits are there, no gradient is.
+        {"activations": kept, "logits": logits, "weights in bf16": casts,
+         "gradients": gradients if several else 0},
+        {"activations": working, "weights in bf16": casts, "gradients": gradients},
+        {"gradients": gradients, "update": borrowed},
+    )  # fmt: skip
     on_host = recipe.optim.offload and not on_cpu
     standing: dict[str, Bytes] = {
         "weights": round(parameters * formats.weight / layout.shard),
         "optimizer state": 0 if on_host else round(_state(recipe, size) * held / layout.shard),
     }
     classes = standing | {"gathered layers": _gathered(recipe, size, formats, layout)}
-    if turn >= max(backward, update):
-        classes |= {"activations": kept, "logits": logits, "weights in bf16": casts}
-        classes |= {"gradients": gradients if several else 0}
-    elif backward >= update:
-        classes |= {"activations": working, "weights in bf16": casts, "gradients": gradients}
-    else:
-        classes |= {"gradients": gradients, "update": borrowed}
+    worst = max(moments, key=lambda moment: sum(moment.values()))
     evaluated = recipe.evaluated_within(tokens)
     evaluation = standing | {
         "gathered layers": _gathered(recipe, size, formats, layout, has_gradients=False),
@@ -119,7 +116,7 @@ def estimate_memory(
     }
     evaluation |= _evaluation(recipe, vocab_size, layout, evaluated, on_cpu)
     return MemoryEstimate(
-        {name: taken for name, taken in classes.items() if taken},
+        {name: taken for name, taken in (classes | worst).items() if taken},
         micro,
         {name: taken for name, taken in evaluation.items() if taken},
         evaluated,

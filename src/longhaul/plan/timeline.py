@@ -174,13 +174,11 @@ def alike(operations: Iterable[Operation]) -> dict[tuple[str, str], list[Operati
 
 def shapes_text(shapes: Iterable[Any]) -> str:
     """Tensors' shapes, `128×64 64×192`; of a list how many there are."""
-    said = []
-    for shape in shapes:
-        if shape and isinstance(shape[0], list | tuple):
-            said.append(f"{len(shape)} tensors")
-        elif shape:
-            said.append("×".join(map(str, shape)))
-    return " ".join(said)
+    return " ".join(
+        f"{len(shape)} tensors" if isinstance(shape[0], list | tuple) else "×".join(map(str, shape))
+        for shape in shapes
+        if shape
+    )
 
 
 def _uninterrupted(operations: Iterable[Operation]) -> list[Operation]:
