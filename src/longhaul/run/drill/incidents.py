@@ -63,7 +63,8 @@ def _incident(done: Done, fault: Fault, records: Sequence[Record]) -> Incident:
     late = [r for r in records if isinstance(r, Sign) and r.time >= done.time - _SAME_MOMENT_S]
     sign = next((record for record in late if _reports(record, done, fault)), None)
     if sign is None:
-        return Incident(*own, story=_why_unnoticed(done, fault, records))
+        why = _why_unnoticed(done, fault, records)
+        return Incident(*own, story=why or "the journal does not report it")
     by = LEADER
     if isinstance(sign, Event) and sign.kind in _BETWEEN_ATTEMPTS:
         by = SUPERVISOR if "cause" in sign.data else SCHEDULER
@@ -89,17 +90,23 @@ def _incident(done: Done, fault: Fault, records: Sequence[Record]) -> Incident:
 
 def must_be_noticed(incident: Incident, records: Sequence[Record]) -> bool:
     """Whether a fault that was injected cannot have passed unreported in a run of this journal."""
-    fault = parse_fault(incident.fault)
-    watch = next(_events(records, EventKind.MACHINE_WATCH), None)
+    return not _why_unnoticed(incident, parse_fault(incident.fault), records)
+
+
+def _why_unnoticed(done: Done | Incident, fault: Fault, records: Sequence[Record]) -> str:
+    """Why it may have passed unreported; empty if it cannot."""
+    known, watch = fault.known, next(_events(records, EventKind.MACHINE_WATCH), None)
+    if fault.kind == "bitflip-weight" and (watch is None or watch.data["replicas"] == 1):
+        return "it has not shown: no other rank holds that weight"
+    if known.compared and not _compared(done, fault, records):
+        return "it has not shown: no look at the ranks fell into the time in which it could be seen"
+    seen = known.must_be_noticed or known.ends_attempt or bool(known.compared)
     if fault.kind == "slow":
         last = fault.last or fault.first
-        made = {s.step for s in _steps(records) if s.step <= last and s.time >= incident.time}
-        return watch is not None and watch.data["stragglers"] and len(made) >= _LONG_ENOUGH
-    if fault.known.compared:
-        # Of weights of which no other rank has a copy nobody can say anything.
-        held = fault.kind == "bitflip-grad" or (watch is not None and watch.data["replicas"] > 1)
-        return held and bool(_compared(incident, fault, records))
-    return fault.known.must_be_noticed or fault.known.ends_attempt
+        made = {s.step for s in _steps(records) if s.step <= last and s.time >= done.time}
+        looked = watch is not None and bool(watch.data["stragglers"])
+        seen = looked and len(made) >= _LONG_ENOUGH
+    return "" if seen else "it has not shown"
 
 
 def _compared(done: Done | Incident, fault: Fault, records: Sequence[Record]) -> list[Event]:
@@ -113,17 +120,6 @@ def _compared(done: Done | Incident, fault: Fault, records: Sequence[Record]) ->
         and done.step <= event.step <= last
         and event.time >= done.time
     ]
-
-
-def _why_unnoticed(done: Done, fault: Fault, records: Sequence[Record]) -> str:
-    known, watch = fault.known, next(_events(records, EventKind.MACHINE_WATCH), None)
-    if fault.kind == "bitflip-weight" and watch is not None and watch.data["replicas"] == 1:
-        return "it has not shown: no other rank holds that weight"
-    if known.compared and not _compared(done, fault, records):
-        return "it has not shown: no look at the ranks fell into the time in which it could be seen"
-    if known.must_be_noticed or known.ends_attempt or known.compared:
-        return "the journal does not report it"
-    return "it has not shown"
 
 
 def _reports(record: Sign, done: Done, fault: Fault) -> bool:
