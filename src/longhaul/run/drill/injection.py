@@ -214,20 +214,15 @@ Note = Callable[[], object]
 """Remembers that the fault is done now."""
 
 
-def _hit_rank(rank: RankFaults, fault: Fault, trainer: Trainer, note: Note) -> None:
-    note()
-    _send(fault, os.getpid(), signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
-
-
-def _hit_supervisor(rank: RankFaults, fault: Fault, trainer: Trainer, note: Note) -> None:
-    holder = newest_holder(rank.folder)
-    if holder is not None and holder.pid:
-        note()
-        _send(fault, holder.pid, signal.SIGTERM if fault.kind == "preempt" else signal.SIGKILL)
-
-
-def _send(fault: Fault, pid: int, what: signal.Signals) -> None:
+def _send(rank: RankFaults, fault: Fault, trainer: Trainer, note: Note) -> None:
     """Send a signal, at once or some seconds later: in the middle of whatever is done then."""
+    pid, what = os.getpid(), _SIGNALS[fault.kind]
+    if fault.kind in ("preempt", "supervisor-kill"):
+        holder = newest_holder(rank.folder)
+        if holder is None or not holder.pid:
+            return
+        pid = holder.pid
+    note()
     if not fault.value:
         os.kill(pid, what)
         return
@@ -286,11 +281,12 @@ def _flip_file(rank: RankFaults, fault: Fault, trainer: Trainer, note: Note) -> 
     flip_newest_checkpoint(rank.folder, note)
 
 
+_SIGNALS = {
+    "kill": signal.SIGKILL, "stop": signal.SIGSTOP,
+    "preempt": signal.SIGTERM, "supervisor-kill": signal.SIGKILL,
+}  # fmt: skip
 _ACTS: dict[str, Callable[[RankFaults, Fault, Trainer, Note], None]] = {
-    "kill": _hit_rank,
-    "stop": _hit_rank,
-    "preempt": _hit_supervisor,
-    "supervisor-kill": _hit_supervisor,
+    **dict.fromkeys(_SIGNALS, _send),
     "hang-collective": _hang,
     "exception": _raise,
     "cuda-error": _raise,

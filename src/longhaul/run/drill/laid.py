@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -26,10 +27,8 @@ from longhaul.supervise.nodes.qualify import Answer
 
 NO_ROUTE = 255
 """Exit code of ssh where a host cannot be reached."""
-_KERNEL_LOG = "drill-kernel.jsonl"
-"""A line for each message, with `monotonic`, `node` and `line`."""
-
-
+_DONE, _KERNEL_LOG = "drill-done.jsonl", "drill-kernel.jsonl"
+"""A line for each `Done`; and for each message, with `monotonic`, `node` and `line`."""
 _FAULTS = TypeAdapter(tuple[Fault, ...])
 
 
@@ -66,44 +65,42 @@ class Done:
 
 def note_done(folder: RunFolder, done: Done) -> None:
     """Remember a fault, on the medium, before it is done."""
-    with _memory(folder).open("a", encoding="utf-8") as memory:
-        # On a line of its own, even if a machine went in the middle of the one before.
-        memory.write(f"\n{json.dumps(asdict(done))}\n")
-        memory.flush()
-        os.fsync(memory.fileno())
+    _add_line(folder.path / _DONE, asdict(done))
 
 
 def read_done(folder: RunFolder) -> list[Done]:
     """Every fault that was injected into a run, in order."""
-    found = []
-    with suppress(FileNotFoundError):
-        for line in _memory(folder).read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError, TypeError):  # empty, or torn
-                found.append(Done(**json.loads(line)))
-    return found
-
-
-def _memory(folder: RunFolder) -> Path:
-    return folder.path / "drill-done.jsonl"
+    return [Done(**line) for line in _lines(folder.path / _DONE)]
 
 
 def kernel_messages(folder: RunFolder, lines: list[str], since: Seconds, node: str) -> list[str]:
     """A kernel's messages since a monotonic time, with those that a drill injected."""
-    found = list(lines)
-    with suppress(FileNotFoundError):
-        for line in (folder.path / _KERNEL_LOG).read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError, KeyError):
-                body = json.loads(line)
-                if body["monotonic"] >= since and body["node"] == node:
-                    found.append(str(body["line"]))
-    return found
+    own = _lines(folder.path / _KERNEL_LOG)
+    added = [line for line in own if line["monotonic"] >= since and line["node"] == node]
+    return [*lines, *(str(line["line"]) for line in added)]
 
 
 def write_kernel_log(folder: RunFolder, node: str, line: str) -> None:
     """Add a message to the kernel's of a node; empty: of this machine."""
     body = {"monotonic": time.monotonic(), "node": node, "line": line}
-    with (folder.path / _KERNEL_LOG).open("a", encoding="utf-8") as log:
-        log.write(json.dumps(body) + "\n")
+    _add_line(folder.path / _KERNEL_LOG, body)
+
+
+def _add_line(path: Path, body: dict[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        # On a line of its own, even if a machine went in the middle of the one before.
+        file.write(f"\n{json.dumps(body)}\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    found = []
+    with suppress(FileNotFoundError):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # empty, or torn
+                found.append(json.loads(line))
+    return found
 
 
 def is_gone(folder: RunFolder, node: str) -> bool:

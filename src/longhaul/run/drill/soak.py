@@ -81,9 +81,7 @@ class Soak:
         lasting_s: Seconds,
         steps: int,
     ) -> None:
-        self._folder = folder
-        self._ahead = ahead
-        self._clock = clock
+        self._folder, self._ahead, self._clock = folder, ahead, clock
         self._lasting_s = lasting_s
         self._last = steps - max(_LEAST_LEFT, round(_SHARE_LEFT * steps))
         self._next = next(ahead)
