@@ -1,13 +1,12 @@
 """What the checks of a preflight start from, and a line of its report."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from longhaul.config.data import SourceSection
-from longhaul.config.load import load_recipe
+from longhaul.config.load import as_toml, load_recipe
 from longhaul.config.recipe import Recipe, source_name
 from longhaul.config.size import shrunken
 from longhaul.core.errors import ExitCode, LonghaulError
@@ -121,20 +120,15 @@ class PreflightContext:
     def twin_options(self, *more: str) -> tuple[str, ...]:
         """All that makes the small twin of the recipe, as it would be typed, with `more` on top."""
         recipe = self.recipe
+        paths = (str(self.sample_of(n).resolve()) for n in range(len(recipe.data.sources)))
         sources = [
-            f'{{ name = "{_name(source)}", '
-            f"path = {json.dumps(str(self.sample_of(number).resolve()))}, "
-            f"weight = {source.weight} }}"
-            for number, source in enumerate(recipe.data.sources)
+            {"name": _name(source), "path": path, "weight": source.weight}
+            for source, path in zip(recipe.data.sources, paths, strict=True)
         ]
-        return (
-            *self.typed.options,
-            *shrunken(recipe, own_data=True),
-            f"data.sources=[{', '.join(sources)}]",
-            *_own_settings(recipe, self.steps),
-            *_small_layout(recipe, self.processes),
-            *more,
-        )
+        settings = {"data.sources": sources} | _own_settings(recipe, self.steps)
+        settings |= _small_layout(recipe, self.processes)
+        own = (f"{path}={as_toml(value)}" for path, value in settings.items())
+        return (*self.typed.options, *shrunken(recipe, own_data=True), *own, *more)
 
     def twin(self, *more: str) -> Recipe:
         """The small twin; RecipeError if it cannot have `more`."""
@@ -157,31 +151,32 @@ def _two_wide(recipe: Recipe) -> list[str]:
     return [name for name, count in ways.items() if count > 1]
 
 
-def _small_layout(recipe: Recipe, processes: int) -> Iterator[str]:
+def _small_layout(recipe: Recipe, processes: int) -> dict[str, object]:
     """The recipe's own layout with each of its ways two wide, as many as there are processes."""
     own = _two_wide(recipe)[: processes.bit_length() - 1]
     ways = {name: 2 if name in own else 1 for name in ("tensor", "pipeline", "shard", "replicate")}
     if "replicate" not in own:
         ways["shard"] *= processes // 2 ** len(own)
-    staged = "pipeline" in own and recipe.parallel.stages_per_rank > 1
-    yield f"machine.processes={processes}"
-    yield from (f"parallel.{name}={count}" for name, count in ways.items())
-    yield f"parallel.stages_per_rank={2 if staged else 1}"
+    settings: dict[str, object] = {f"parallel.{name}": count for name, count in ways.items()}
+    settings |= {"machine.processes": processes, "parallel.stages_per_rank": 1}
     if "pipeline" in own:
-        yield "batch.micro_sequences=2"
+        settings["parallel.stages_per_rank"] = min(recipe.parallel.stages_per_rank, 2)
+        settings["batch.micro_sequences"] = 2
     kept = recipe.model.kv_heads
     if "tensor" in own and kept is not None and kept % 2 == 0:
-        yield "model.kv_heads=2"
+        settings["model.kv_heads"] = 2
+    return settings
 
 
 def _name(source: SourceSection) -> str:
     return source_name(source.name, source.path)
 
 
-def _own_settings(recipe: Recipe, steps: int) -> Iterator[str]:
+def _own_settings(recipe: Recipe, steps: int) -> dict[str, object]:
     """What a short run needs, and what must not reach beyond it."""
+    supervised = recipe.supervise.model_dump(include={"deadline_s", "grace_s", "signatures"})
     settings: dict[str, object] = {
-        "name": '"preflight"',
+        "name": "preflight",
         "train.steps": steps,
         "optim.schedule.warmup_steps": min(recipe.optim.schedule.warmup_steps, steps // 6),
         "optim.schedule.from_step": 0,
@@ -192,6 +187,8 @@ def _own_settings(recipe: Recipe, steps: int) -> Iterator[str]:
         "checkpoint.snapshot_interval_steps": 0,
         "sample.tokens": min(recipe.sample.tokens, 20),
         "data.max_broken_fraction": 0.0,
+        # As one table: other nodes, and what orders one, stay out of it.
+        "supervise": {name: value for name, value in supervised.items() if value is not None},
     }
     if recipe.optim.schedule.decay_steps is not None:
         settings["optim.schedule.decay_steps"] = steps
@@ -200,12 +197,7 @@ def _own_settings(recipe: Recipe, steps: int) -> Iterator[str]:
     if recipe.monitor.gauge_interval_steps:
         settings["monitor.gauge_interval_steps"] = 10
     if recipe.tokenizer.kind == "numbers":  # the sample is text
-        settings["tokenizer"] = '{ kind = "bpe", vocab_size = 512, training_mb = 1.0 }'
+        settings["tokenizer"] = {"kind": "bpe", "vocab_size": 512, "training_mb": 1.0}
     if recipe.checkpoint.remote:
         settings["checkpoint.remote"] = []
-    yield from (f"{path}={value}" for path, value in settings.items())
-    # As one table: other nodes, and what orders one, stay out of it.
-    supervise = recipe.supervise
-    more = f", signatures = {json.dumps(supervise.signatures)}" if supervise.signatures else ""
-    times = f"deadline_s = {supervise.deadline_s}, grace_s = {supervise.grace_s}"
-    yield f"supervise={{ {times}{more} }}"
+    return settings

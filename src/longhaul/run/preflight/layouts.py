@@ -26,6 +26,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.errors import NeedsPerson, RecipeError, UsageError
 from longhaul.core.files import write_json
 from longhaul.core.records import finite_or_word
+from longhaul.core.strict import read_object
 from longhaul.core.units import Seconds
 from longhaul.parallel.control import Control
 from longhaul.parallel.device import choose_device
@@ -193,7 +194,7 @@ def _compare(
         }
         for case in cases
     ]
-    cases_file.write_text(json.dumps({"device": context.recipe.machine.device, "cases": bodies}))
+    write_json(cases_file, {"device": context.recipe.machine.device, "cases": bodies})
     ranks = _start(context, size, folder, [str(cases_file), str(result)])
     try:
         _wait(ranks, folder, context.timeout_s)
@@ -202,8 +203,7 @@ def _compare(
             with suppress(ProcessLookupError):
                 os.killpg(rank.pid, signal.SIGKILL)
             rank.wait()
-    found: dict[str, Any] = json.loads(result.read_bytes())
-    return found
+    return read_object(result)
 
 
 def _start(
@@ -258,7 +258,7 @@ def compare(cases: Path, result: Path, spoil: Spoil | None = None) -> None:
     UsageError if there are no others.
     """
     torch.set_num_threads(1)
-    body = json.loads(cases.read_bytes())
+    body = read_object(cases)
     place = find_place(os.environ)
     if place is None:
         raise UsageError("preflight-rank: RANK and WORLD_SIZE are not set", "`longhaul preflight`")

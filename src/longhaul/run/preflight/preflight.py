@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
@@ -194,27 +194,22 @@ def _recipe(context: PreflightContext) -> Iterator[Check]:
     yield judged("recipe", figure, parameters=size.total)
 
 
-def _in_file(file: str, function: str) -> Checking:
+def _in_file(place: str) -> Checking:
     """A check of a file that is imported when its turn comes: torch takes seconds to import."""
-
-    def check(context: PreflightContext) -> Iterator[Check]:
-        checking: Checking = getattr(import_module(f"longhaul.run.preflight.{file}"), function)
-        return checking(context)
-
-    return check
+    return lambda context: resolve_name(f"longhaul.run.preflight.{place}")(context)
 
 
 STAGES = (
     Stage("recipe", _recipe, 0.5),
-    Stage("data", _in_file("data", "check_data"), 1.5),
-    Stage("disk", _in_file("storage", "check_disk"), 1.5),
-    Stage("remote", _in_file("storage", "check_remote"), 0.5),
-    Stage("compiler", _in_file("memory", "check_compiler"), 0.5),
-    Stage("memory", _in_file("memory", "check_memory"), 4.0),
-    Stage("one batch", _in_file("memory", "check_learning"), 1.5),
-    Stage("layouts", _in_file("layouts", "check_layouts"), 12.0),
-    Stage("stretch", _in_file("runs", "check_stretch"), 8.0),
-    Stage("resume", _in_file("runs", "check_resume"), 10.0, after="stretch"),
-    Stage("read back", _in_file("runs", "check_read_back"), 1.5, after="stretch"),
+    Stage("data", _in_file("data:check_data"), 1.5),
+    Stage("disk", _in_file("storage:check_disk"), 1.5),
+    Stage("remote", _in_file("storage:check_remote"), 0.5),
+    Stage("compiler", _in_file("memory:check_compiler"), 0.5),
+    Stage("memory", _in_file("memory:check_memory"), 4.0),
+    Stage("one batch", _in_file("memory:check_learning"), 1.5),
+    Stage("layouts", _in_file("layouts:check_layouts"), 12.0),
+    Stage("stretch", _in_file("runs:check_stretch"), 8.0),
+    Stage("resume", _in_file("runs:check_resume"), 10.0, after="stretch"),
+    Stage("read back", _in_file("runs:check_read_back"), 1.5, after="stretch"),
 )
 """What takes little and fails often comes first."""
