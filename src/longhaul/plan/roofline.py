@@ -3,7 +3,7 @@
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ _READS_ONLY = (
     "sum", "mean", "norm", "linalg_vector_norm", "_foreach_norm", "amax", "amin", "aminmax", "max",
     "min", "all", "any", "argmax", "logsumexp", "nll_loss_forward",
 )  # fmt: skip
+_numel = math.prod
 _BACKWARD_PRODUCTS = 2.5
 """Attention computes its scores once more for its gradient: five products against two."""
 
@@ -182,7 +183,3 @@ def _tensors(operation: Operation) -> Iterator[tuple[Any, int, str]]:
             yield from ((one, _SIZES[kind], "float") for one in shape)
         elif kind in _SIZES:
             yield shape, _SIZES[kind], kind
-
-
-def _numel(shape: Iterable[int]) -> int:
-    return math.prod(shape)

@@ -137,10 +137,8 @@ def _of_parts(made: list[Part], step_s: Seconds) -> Iterator[Surprise]:
         what = f"module `{part.name}`" if kind == "module" else "the optimizer"
         by = "its work"
         if part.needs is not None:
-            what, by = (
-                f"look-up table `{part.name}`",
-                f"its work, {short_bytes(part.needs)} of rows,",
-            )
+            what = f"look-up table `{part.name}`"
+            by = f"its work, {short_bytes(part.needs)} of rows,"
         sentence = (
             f"{what} takes {part.seconds / step_s:.0%} of the step ({short_time(part.seconds)}), "
             f"of which {by} explains {part.fair / step_s:.1%}; {within:.0%} of it is "

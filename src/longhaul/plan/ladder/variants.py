@@ -156,15 +156,12 @@ def _trained_on(recipe: Recipe, size: LadderSize, tokens_per_parameter: float | 
 def _moved(recipe: Recipe, share: float) -> dict[str, Any]:
     """What the recipe times in steps or draws, at `share` of its time."""
     schedule = recipe.optim.schedule
-    moved: dict[str, Any] = {}
     single = {
         "optim.schedule.warmup_steps": schedule.warmup_steps,
         "optim.schedule.decay_steps": schedule.decay_steps,
         "optim.muon.momentum_warmup_steps": recipe.optim.muon.momentum_warmup_steps,
     }
-    for path, steps in single.items():
-        if steps:
-            moved[path] = max(1, round(steps * share))
+    moved: dict[str, Any] = {p: max(1, round(n * share)) for p, n in single.items() if n}
     lists = {
         "model.window_stages": (recipe.model.window_stages, "from_step", 0),
         "batch.stages": (recipe.batch.stages, "from_step", 1),

@@ -18,7 +18,7 @@ from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.events import EventKind
 from longhaul.core.output import print_error, time_rows
 from longhaul.core.records import Event, Record
-from longhaul.core.units import Bytes, Nats, Seconds, short_seconds
+from longhaul.core.units import Nats, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import read_run_spec, resolve_spec, write_run_spec
@@ -40,7 +40,6 @@ MOST = 1.02
 """Largest validation loss after faults in numbers, as a multiple of the undisturbed run's."""
 _JUDGED = ("slow", "bitflip-weight", "bitflip-grad")
 """Faults that act on what is judged of ranks."""
-_LAST_MESSAGE: Bytes = 16_384
 _WIDTHS = (34, 10, 10, 5, 11)
 
 
@@ -259,7 +258,7 @@ def _ended(
     run: DrilledRun, baseline: DrilledRun, exact: bool, found: Differences | None
 ) -> Iterator[str]:
     if run.exit_code != 0:
-        why = last_message(run.output.read_text(errors="replace")[-_LAST_MESSAGE:])
+        why = last_message(run.output.read_text(errors="replace"))
         yield f"it ended with exit code {run.exit_code}: {why} (all its output is in {run.output})"
     if found is None:
         return
