@@ -119,12 +119,9 @@ class _Host:
         }
 
     def stage_of(self, span: _Span) -> str:
-        """Backward passes on a device have a thread of their own: there the moment decides."""
-        for outer in span.above():
-            if outer.name.startswith(STAGE):
-                return outer.name.removeprefix(STAGE)
+        """By its moment: backward passes on a device have a thread of their own."""
         place = bisect_right(self._begins, span.begin) - 1
-        while place >= 0 and self.marks[place].end < span.begin:  # one that lies inside another
+        while place >= 0 and self.marks[place].end <= span.begin:  # one that lies inside another
             place -= 1
         return self.marks[place].name.removeprefix(STAGE) if place >= 0 else "idle"
 
