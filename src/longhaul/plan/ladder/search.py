@@ -111,16 +111,12 @@ def search_rates(
     best = min(sound, key=lambda doublings: sound[doublings])
     broken = [d for d, out in tried.items() if d > best and diverged(out, tried[best])]
     diverging = min(broken, default=None)
-    following = None
-    if best - 1 not in tried:
-        following = best - 1
-    elif best + 1 not in tried:
-        following = best + 1
-    elif diverging is None:
+    if diverging is None:
         highest = max(tried)
-        following = hint if hint is not None and hint > highest else highest + 1
-    elif diverging - 1 not in tried:
-        following = diverging - 1
+        beyond = hint if hint is not None and hint > highest else highest + 1
+    else:
+        beyond = diverging - 1
+    following = next((d for d in (best - 1, best + 1, beyond) if d not in tried), None)
     return RateSearch(best, diverging, _within(following))
 
 
@@ -135,10 +131,8 @@ def tried_rates(plan: LadderPlan, results: Results, size: int) -> dict[int, Outc
 
 
 def rate_searches(plan: LadderPlan, results: Results) -> list[RateSearch]:
-    """The searches of all sizes but the last, up to the first that is not over.
-
-    Raises:
-        NeedsPerson: every rate within reach diverges.
+    """The searches of all sizes but the last, up to the first that is not over. NeedsPerson if
+    every rate within reach diverges.
     """
     made: list[RateSearch] = []
     for size in range(len(plan.parameters) - 1):

@@ -71,10 +71,8 @@ def ladder_sizes(
     From one size to the next parameters grow four times, three times or twice, whichever the
     recipe has heads for. The last size is the recipe's own, or the largest with no more than
     `up_to` parameters. Each trains on as many tokens as the recipe says, or on
-    `tokens_per_parameter`, with everything that is timed in steps moved in proportion.
-
-    Raises:
-        UsageError: the recipe has too few heads for so many sizes, or says no length.
+    `tokens_per_parameter`, with everything that is timed in steps moved in proportion. UsageError
+    if the recipe has too few heads for so many sizes, or says no length.
     """
     if recipe.total_steps() is None:
         raise UsageError(
@@ -137,19 +135,14 @@ def _size(recipe: Recipe, heads: int) -> Iterator[LadderSize]:
 
 def _trained_on(recipe: Recipe, size: LadderSize, tokens_per_parameter: float | None) -> LadderSize:
     """The size with its length."""
-    own_steps = recipe.total_steps()
-    assert own_steps is not None
-    own_tokens = _tokens(recipe, own_steps)
-    if tokens_per_parameter is None:
-        return replace(size, steps=own_steps, tokens=own_tokens)
-    share = tokens_per_parameter * size.parameters / own_tokens
-    length = "train.tokens" if recipe.train.steps is None else "train.steps"
-    own = own_tokens if recipe.train.steps is None else own_steps
-    timed = {length: max(1, round(own * share))} | _moved(recipe, share)
-    timed_recipe = with_overrides(recipe, timed)
-    steps = timed_recipe.total_steps()
-    assert steps is not None
-    tokens = _tokens(timed_recipe, steps)
+    timed: dict[str, Any] = {}
+    if tokens_per_parameter is not None:
+        steps, tokens = _length(recipe)
+        share = tokens_per_parameter * size.parameters / tokens
+        in_steps = recipe.train.steps is not None
+        path, own = ("train.steps", steps) if in_steps else ("train.tokens", tokens)
+        timed = {path: max(1, round(own * share))} | _moved(recipe, share)
+    steps, tokens = _length(with_overrides(recipe, timed))
     return replace(size, steps=steps, tokens=tokens, settings=size.settings | timed)
 
 
@@ -174,11 +167,12 @@ def _moved(recipe: Recipe, share: float) -> dict[str, Any]:
     return moved
 
 
-def _tokens(recipe: Recipe, steps: int) -> int:
-    """Target tokens of so many steps."""
-    stages = recipe.batch_stages()
+def _length(recipe: Recipe) -> tuple[int, int]:
+    """Steps of a run, and their target tokens."""
+    steps, stages = recipe.total_steps(), recipe.batch_stages()
+    assert steps is not None
     ends = [*(stage.from_step for stage in stages[1:]), steps]
-    return sum(
+    return steps, sum(
         stage.sequences * stage.sequence_length * max(0, min(end, steps) - stage.from_step)
         for stage, end in zip(stages, ends, strict=True)
     )
@@ -187,10 +181,8 @@ def _tokens(recipe: Recipe, steps: int) -> int:
 def ideas_of(recipe: Recipe, typed: tuple[str, ...]) -> tuple[Idea, ...]:
     """The ideas that were typed, or every switch of the recipe that differs from `PLAIN`.
 
-    Typed is `NAME=path=value,path=value`, a path of `PLAIN` alone, or `none`.
-
-    Raises:
-        UsageError: it is none of these, or the recipe does not have that idea.
+    Typed is `NAME=path=value,path=value`, a path of `PLAIN` alone, or `none`. UsageError if it is
+    none of these, or the recipe does not have that idea.
     """
     settings = recipe.model_dump(mode="json")
     own = {path: plain for path, plain in PLAIN.items() if value_at(settings, path) != plain}

@@ -75,11 +75,9 @@ class LadderRequest:
 
 def run_ladder(typed: LadderRequest, say: Callable[[str], None]) -> Analysis | None:
     """Train a scaling ladder, or what is left of it; None if it was only to be planned.
-
-    Raises:
-        RecipeError, UsageError: the recipe is wrong or makes no such ladder; nothing was started.
-        NeedsPerson: a run ended otherwise than by finishing, with its exit code; or every learning
-            rate diverges.
+    RecipeError or UsageError if the recipe is wrong or makes no such ladder: nothing was started;
+    NeedsPerson if a run ended otherwise than by finishing, with its exit code, or if every learning
+    rate diverges.
     """
     if find_place(os.environ) is not None:
         raise UsageError(

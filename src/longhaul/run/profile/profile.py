@@ -42,14 +42,9 @@ class _SayingView(View):
 
 def profile(typed: Start, steps: int, out: Path | None, say: Callable[[str], None]) -> Profile:
     """Train, watch so many steps, and write the trace; without `out`, into `profiles/` and a folder
-    of the recipe's name.
-
-    Raises:
-        RecipeError: the recipe is wrong.
-        DataError: its text cannot be prepared.
-        KeyboardInterrupt: training was asked to stop, by a signal.
-        UsageError: it has too few steps, its folder cannot be made, or this is one of many
-            processes.
+    of the recipe's name. RecipeError if the recipe is wrong; DataError if its text cannot be
+    prepared; KeyboardInterrupt if a signal asked training to stop; UsageError if it has too few
+    steps, its folder cannot be made, or this is one of many processes.
     """
     if find_place(os.environ) is not None:
         raise UsageError(
