@@ -87,7 +87,8 @@ def estimate_memory(
     micro, length, several = _micro_batch(recipe, layout)
     tokens = micro * length
     kept, working = _activations(recipe, layout, tokens, length, on_cpu)
-    rows = recipe.model.padded_vocab(vocab_size) // layout.tensor
+    padded = recipe.model.padded_vocab(vocab_size)
+    rows = padded // layout.tensor
     logits = of_logits(recipe, tokens, rows, on_cpu)
     if layout.tensor == 1:
         chunked = of_chunked_loss(recipe, tokens, rows, on_cpu)
@@ -95,46 +96,35 @@ def estimate_memory(
     casts = _casts(size, formats, layout)
     gradients = round(parameters * formats.weight / layout.shard)
     borrowed = _borrowed(recipe, size, round(parameters / layout.shard))
-    moments = (
+    on_host = recipe.optim.offload and not on_cpu
+    standing: dict[str, Bytes] = {
+        "weights": round(parameters * formats.weight / layout.shard),
+        "optimizer state": 0 if on_host else round(_state(recipe, size) * held / layout.shard),
+    }
+    step = _at_worst(
+        standing | {"gathered layers": _gathered(recipe, size, formats, layout)},
         # While the first micro-batch's logits are there, no gradient is.
         {"activations": kept, "logits": logits, "weights in bf16": casts,
          "gradients": gradients if several else 0},
         {"activations": working, "weights in bf16": casts, "gradients": gradients},
         {"gradients": gradients, "update": borrowed},
     )  # fmt: skip
-    on_host = recipe.optim.offload and not on_cpu
-    standing: dict[str, Bytes] = {
-        "weights": round(parameters * formats.weight / layout.shard),
-        "optimizer state": 0 if on_host else round(_state(recipe, size) * held / layout.shard),
-    }
-    classes = standing | {"gathered layers": _gathered(recipe, size, formats, layout)}
-    worst = max(moments, key=lambda moment: sum(moment.values()))
-    evaluated = recipe.evaluated_within(tokens)
-    evaluation = standing | {
-        "gathered layers": _gathered(recipe, size, formats, layout, has_gradients=False),
-        "weights in bf16": casts,
-    }
-    evaluation |= _evaluation(recipe, vocab_size, layout, evaluated, on_cpu)
-    return MemoryEstimate(
-        {name: taken for name, taken in (classes | worst).items() if taken},
-        micro,
-        {name: taken for name, taken in evaluation.items() if taken},
-        evaluated,
+    evaluated, context = recipe.evaluated_within(tokens), recipe.model.context
+    layers = in_layers(recipe, evaluated * context, context, on_cpu) // layout.tensor
+    chunk = of_a_chunk(recipe, evaluated * context, rows, padded, on_cpu)
+    gathered = _gathered(recipe, size, formats, layout, has_gradients=False)
+    evaluation = _at_worst(
+        standing | {"gathered layers": gathered, "weights in bf16": casts},
+        {"activations of an evaluation": layers},
+        {"logits of an evaluation": chunk},
     )
+    return MemoryEstimate(step, micro, evaluation, evaluated)
 
 
-def _evaluation(
-    recipe: Recipe, vocab_size: int, layout: Layout, sequences: int, on_cpu: bool
-) -> dict[str, Bytes]:
-    """What an evaluation takes beside what stands: its layers, or else its logits."""
-    length = recipe.model.context
-    padded = recipe.model.padded_vocab(vocab_size)
-    tokens = sequences * length
-    layers = in_layers(recipe, tokens, length, on_cpu) // layout.tensor
-    logits = of_a_chunk(recipe, tokens, padded // layout.tensor, padded, on_cpu)
-    if logits > layers:
-        return {"logits of an evaluation": logits}
-    return {"activations of an evaluation": layers}
+def _at_worst(standing: dict[str, Bytes], *moments: dict[str, Bytes]) -> dict[str, Bytes]:
+    """What stands, and what the worst of some moments takes beside it."""
+    worst = max(moments, key=lambda moment: sum(moment.values()))
+    return {name: taken for name, taken in (standing | worst).items() if taken}
 
 
 def way_to_cut(estimate: MemoryEstimate, recipe: Recipe) -> str:
