@@ -57,10 +57,6 @@ class LadderSize:
         """Of one run, forward and backward."""
         return float(self.tokens) * self.flops_per_token
 
-    def options(self) -> tuple[str, ...]:
-        """The same as for `--set`."""
-        return tuple(f"{path}={as_toml(value)}" for path, value in self.settings.items())
-
 
 def ladder_sizes(
     recipe: Recipe, count: int, up_to: float | None, tokens_per_parameter: float | None

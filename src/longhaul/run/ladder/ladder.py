@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from statistics import fmean
+from typing import Any
 
 from longhaul.config.load import as_toml, load_recipe, parse_override
 from longhaul.config.recipe import Recipe
@@ -142,7 +143,7 @@ class _LadderRuns:
     ) -> None:
         self._typed, self._recipe, self._sizes, self._plan = typed, recipe, sizes, plan
         self._without = {idea.name: idea.without for idea in plan.ideas}
-        self._formats: tuple[str, ...] = ()
+        self._formats: dict[str, Any] = {}
         self.folder = typed.folder or Path("ladders") / recipe.name
         for size in range(len(sizes)):  # an idea that a size cannot be without is told before
             for without in ("", *self._without):
@@ -165,8 +166,7 @@ class _LadderRuns:
             sized = load_recipe(typed.recipe, self._options(largest), typed.data).recipe
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(kept, measured_recipe(sized, own_device(sized.machine.device)))
-        found = read_object(kept)
-        self._formats = tuple(f"{path}={as_toml(value)}" for path, value in found.items())
+        self._formats = read_object(kept)
 
     def found(self, run: LadderRun) -> Outcome | None:
         """What became of a run; None if it is not finished."""
@@ -198,10 +198,9 @@ class _LadderRuns:
         for path, value in map(parse_override, without):
             if path == "optim.lr":  # moved by as much as this size's best is from the recipe's
                 rate = float(f"{float(value) * run.rate / self._plan.rate:.4g}")
-        own = tuple(f"{path}={as_toml(value)}" for path, value in _OWN.items())
-        chosen = (f"optim.lr={rate!r}", f"seed={run.seed}")
-        size = self._sizes[run.size].options()
-        return (*self._typed.options, *own, *self._formats, *size, *without, *chosen)
+        settings = _OWN | self._formats | self._sizes[run.size].settings
+        own = (f"{path}={as_toml(value)}" for path, value in settings.items())
+        return (*self._typed.options, *own, *without, f"optim.lr={rate!r}", f"seed={run.seed}")
 
     def _folder(self, run: LadderRun) -> RunFolder:
         """Its name is readable, and another one for other settings."""

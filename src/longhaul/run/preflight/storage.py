@@ -105,7 +105,7 @@ def _space(context: PreflightContext, each: Bytes, folder: Path) -> Check:
     data: dict[str, Any] = {"needed_bytes": needed, "free_bytes": free, "checkpoints": kept}
     if needed <= free:
         return judged("disk", figure, **data)
-    fewer = checkpoints_kept(settings.model_copy(update={"keep_every": 0}), None) * each
+    fewer = checkpoints_kept(settings, None) * each
     remedy = "give --runs-dir a larger disk"
     if settings.keep_every and fewer <= free:
         remedy += (
