@@ -169,8 +169,21 @@ class _LadderRuns:
         self._formats = read_object(kept)
 
     def found(self, run: LadderRun) -> Outcome | None:
-        """What became of a run; None if it is not finished."""
-        return _outcome(self._folder(run))
+        """What its journal says became of a run; None if it is not finished, or not begun."""
+        folder = self._folder(run)
+        finished = read_run_history(folder).finished
+        if finished is None:
+            return None
+        steps = {record.step: record for record in steps_of(folder)}
+        losses = [steps[step].loss for step in sorted(steps)]
+        tenth = max(1, len(losses) // 10)
+        stretches = [losses[at : at + tenth] for at in range(tenth, len(losses), tenth)] or [losses]
+        return Outcome(
+            loss=float(finished.data["loss"]),
+            untrained=losses[0],
+            worst=max(map(fmean, stretches)),
+            finite=all(math.isfinite(r.loss) and _updated(r) for r in steps.values()),
+        )
 
     def train(self, run: LadderRun) -> Outcome:
         """Train a run, or go on with it, and read what became of it."""
@@ -181,7 +194,7 @@ class _LadderRuns:
             spec = resolve_spec(typed.recipe, options, typed.data, typed.prepared)
             write_run_spec(folder, spec)
         self._train(folder)
-        if (found := _outcome(folder)) is None:
+        if (found := self.found(run)) is None:
             raise NeedsPerson(
                 f"run {folder.name} of the ladder ended without a last evaluation",
                 f"`longhaul log {folder.path} --events` has what happened",
@@ -235,23 +248,6 @@ class _LadderRuns:
             with suppress(ValueError):  # a signal's number
                 error.exit_code = ExitCode(code)
             raise error
-
-
-def _outcome(folder: RunFolder) -> Outcome | None:
-    """What the journal of a finished run says; None if it is not finished, or not begun."""
-    finished = read_run_history(folder).finished
-    if finished is None:
-        return None
-    steps = {record.step: record for record in steps_of(folder)}
-    losses = [steps[step].loss for step in sorted(steps)]
-    tenth = max(1, len(losses) // 10)
-    stretches = [losses[at : at + tenth] for at in range(tenth, len(losses), tenth)] or [losses]
-    return Outcome(
-        loss=float(finished.data["loss"]),
-        untrained=losses[0],
-        worst=max(map(fmean, stretches)),
-        finite=all(math.isfinite(r.loss) and _updated(r) for r in steps.values()),
-    )
 
 
 def _updated(record: StepRecord) -> bool:
