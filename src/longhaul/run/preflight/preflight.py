@@ -9,7 +9,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -65,8 +64,9 @@ def preflight(
             "start it once, without torchrun or srun; it starts its own",
         )
     began = time.monotonic()
-    with ExitStack() as leaving:
-        context = _preflight_context(typed, _folder(typed, leaving))
+    with tempfile.TemporaryDirectory(prefix="longhaul-preflight-") as temporary:
+        folder = Path(temporary) if typed.keep is None else _made(typed.keep)
+        context = _preflight_context(typed, folder)
         limit_s = float("inf") if typed.full else 60 * typed.minutes
         made: list[Check] = []
         for check in _all(context, STAGES if stages is None else stages, began, limit_s):
@@ -171,14 +171,11 @@ def _world_of(recipe: Recipe, processes: int | None) -> int:
     return slots or max(layout, processes or recipe.machine.processes)
 
 
-def _folder(typed: Preflight, leaving: ExitStack) -> Path:
-    if typed.keep is None:
-        temporary = tempfile.TemporaryDirectory(prefix="longhaul-preflight-")
-        return Path(leaving.enter_context(temporary))
-    if typed.keep.exists() and (not typed.keep.is_dir() or any(typed.keep.iterdir())):
-        raise UsageError(f"--keep {typed.keep}: not an empty folder", "give it one of its own")
-    typed.keep.mkdir(parents=True, exist_ok=True)
-    return typed.keep.resolve()
+def _made(keep: Path) -> Path:
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise UsageError(f"--keep {keep}: not an empty folder", "give it one of its own")
+    keep.mkdir(parents=True, exist_ok=True)
+    return keep.resolve()
 
 
 def _recipe(context: PreflightContext) -> Iterator[Check]:
