@@ -21,7 +21,7 @@ from benchmarks.divergence_lab.split import part_of
 from benchmarks.divergence_lab.truth import Truth
 
 from longhaul.config.diagnose import DiagnoseSection
-from longhaul.diagnose.diagnosis import replay
+from longhaul.diagnose.diagnosis import Diagnosis
 
 HERE = Path(__file__).parent
 HOME = HERE.parents[1] / "prepared" / "divergence_lab"
@@ -70,10 +70,12 @@ def fresh(home: Path, processes: int, runs: Sequence[Run] | None = None) -> list
 
 def judge(made: Sequence[Made]) -> list[Judged]:
     """Findings of the shipped limits, in every run."""
-    limits = DiagnoseSection()
-    return [
-        Judged(m, tuple(replay(m.trace, limits, len(m.steps), clips=_clips(m.name)))) for m in made
-    ]
+    judged = []
+    for one in made:
+        diagnosis = Diagnosis(DiagnoseSection(), len(one.steps), clips=_clips(one.name))
+        findings = (f for record in one.trace for f in diagnosis.observe(record))
+        judged.append(Judged(one, tuple(findings)))
+    return judged
 
 
 def _clips(name: str) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from longhaul.config.diagnose import DiagnoseSection
 from longhaul.core.records import Finding, StepRecord
-from longhaul.diagnose.diagnosis import replay
+from longhaul.diagnose.diagnosis import Diagnosis
 
 Change = Callable[[StepRecord], StepRecord]
 
@@ -53,7 +53,8 @@ def changed(
 
 def judge(records: Iterable[Any], **arguments: Any) -> list[Finding]:
     limits = arguments.pop("limits", None) or DiagnoseSection()
-    return list(replay(records, limits, **arguments))
+    diagnosis = Diagnosis(limits, **arguments)
+    return [finding for record in records for finding in diagnosis.observe(record)]
 
 
 def told(findings: Iterable[Finding], kind: str, severity: str | None = None) -> list[Finding]:

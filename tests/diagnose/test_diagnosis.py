@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from longhaul.config.diagnose import DiagnoseSection
 from longhaul.core.records import Decision, Event, from_line, to_line
-from longhaul.diagnose.diagnosis import Diagnosis, replay
+from longhaul.diagnose.diagnosis import Diagnosis
 
 
 def jumping(record):
@@ -110,7 +110,8 @@ def test_live_with_restarts_is_the_same_as_replayed(made_once, breaks, wild, dat
     """A new attempt rebuilds its judgement from the last records; the findings are the same."""
     limits = DiagnoseSection(memory_steps=256)
     records = journal(made_once, breaks, wild)
-    replayed = list(replay((from_line(to_line(record)) for record in records), limits))
+    kept = (from_line(to_line(record)) for record in records)
+    replayed = made_once.judge(kept, limits=limits)
     live, diagnosis, seen = [], Diagnosis(limits), []
     for record in records:
         if seen and record.attempt != seen[-1].attempt:

@@ -48,6 +48,7 @@ def detectors(
     )
 
 
+_JUDGED_EVENTS = (EventKind.EVALUATION, EventKind.DATA_CHANGED)
 _RANK = {"notice": 0, "warning": 1, "alarm": 2}
 
 
@@ -132,22 +133,17 @@ class Diagnosis:
         least_scale: float = 1.0,
         clips: bool = True,
     ) -> None:
-        self._limits = limits
-        self._detectors = partial(detectors, limits, total_steps, least_scale, clips)
-        self._memory: deque[StepRecord | Event] = deque(maxlen=limits.memory_steps)
+        self._memory: deque[StepRecord | Event] = deque()
         self._last: StepRecord | None = None
-        self._begin_anew()
+        self.change(limits, total_steps, least_scale, clips)
 
     def observe(self, record: Record) -> tuple[Finding, ...]:
         """What the record brings to light; records of other kinds say nothing."""
-        if isinstance(record, Event):
-            if record.kind not in (EventKind.EVALUATION, EventKind.DATA_CHANGED):
-                return ()
-        elif isinstance(record, StepRecord):
+        if isinstance(record, StepRecord):
             last, self._last = self._last, record
             if last is not None and (record.attempt != last.attempt or record.step <= last.step):
                 self._rebuild(record.step)
-        else:
+        elif not isinstance(record, Event) or record.kind not in _JUDGED_EVENTS:
             return ()
         self._memory.append(record)
         return point(Point.FINDINGS, tuple(self._judged(record)))
@@ -155,7 +151,7 @@ class Diagnosis:
     def change(
         self,
         limits: DiagnoseSection,
-        total_steps: int | None,
+        total_steps: int | None = None,
         least_scale: float = 1.0,
         clips: bool = True,
     ) -> None:
@@ -163,20 +159,16 @@ class Diagnosis:
         self._limits = limits
         self._detectors = partial(detectors, limits, total_steps, least_scale, clips)
         self._memory = deque(self._memory, limits.memory_steps)
-        if self._last is not None:
-            self._rebuild(self._last.step + 1)
+        self._rebuild(math.inf if self._last is None else self._last.step + 1)
 
-    def _begin_anew(self) -> None:
+    def _rebuild(self, before_step: float) -> None:
+        """Forget everything but the line of records that leads to `before_step`."""
         self._before: StepRecord | None = None
         self._other_data = False  # the next step brings some, whatever its record has
         self._judges = tuple(
             (detector, Incidents(self._limits.quiet, detector.again))
             for detector in self._detectors()
         )
-
-    def _rebuild(self, before_step: int) -> None:
-        """Forget everything but the line of records that leads to `before_step`."""
-        self._begin_anew()
         for record in _line(self._memory, before_step):
             deque(self._judged(record), 0)
 
@@ -194,23 +186,22 @@ class Diagnosis:
             else:
                 signs = detector.evaluated(record)
             for sign in incidents.news(signs):
-                yield _finding(sign, record)
+                yield Finding(
+                    kind=sign.kind,
+                    severity=sign.severity,
+                    attempt=record.attempt,
+                    segment=record.segment,
+                    step=record.step,
+                    first_step=sign.first.step,
+                    first_draw=sign.first.draw,
+                    time=record.time,
+                    subject=sign.subject,
+                    evidence=sign.evidence,
+                    sentence=sign.sentence,
+                )
 
 
-def replay(
-    records: Iterable[Record],
-    limits: DiagnoseSection,
-    total_steps: int | None = None,
-    least_scale: float = 1.0,
-    clips: bool = True,
-) -> Iterator[Finding]:
-    """Findings of a whole journal, as they were or would have been told live."""
-    diagnosis = Diagnosis(limits, total_steps, least_scale, clips)
-    for record in records:
-        yield from diagnosis.observe(record)
-
-
-def _line(memory: Iterable[StepRecord | Event], before_step: int) -> Iterator[StepRecord | Event]:
+def _line(memory: Iterable[StepRecord | Event], before_step: float) -> Iterator[StepRecord | Event]:
     """Those records whose steps the training state at `before_step` has in it, in order."""
     line = []
     for record in reversed(list(memory)):
@@ -220,19 +211,3 @@ def _line(memory: Iterable[StepRecord | Event], before_step: int) -> Iterator[St
             before_step = record.step
         line.append(record)
     return reversed(line)
-
-
-def _finding(sign: Sign, record: StepRecord | Event) -> Finding:
-    return Finding(
-        kind=sign.kind,
-        severity=sign.severity,
-        attempt=record.attempt,
-        segment=record.segment,
-        step=record.step,
-        first_step=sign.first.step,
-        first_draw=sign.first.draw,
-        time=record.time,
-        subject=sign.subject,
-        evidence=sign.evidence,
-        sentence=sign.sentence,
-    )

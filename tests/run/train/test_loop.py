@@ -12,7 +12,7 @@ import pytest
 from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.records import Decision, Finding, StepRecord, from_line, to_line
 from longhaul.data.verification import text_of
-from longhaul.diagnose.diagnosis import replay
+from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook import journal as journal_module
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
@@ -136,7 +136,8 @@ def test_a_journal_gives_the_findings_again_that_were_told_live(room) -> None:
     settings = read_run_spec(room.folder).settings()
     told = room.of(Finding)
     assert told
-    again = replay(read_journal(room.folder), settings.diagnose, 40)
+    diagnosis = Diagnosis(settings.diagnose, 40)
+    again = [f for r in read_journal(room.folder) for f in diagnosis.observe(r)]
     assert [to_line(from_line(to_line(finding))) for finding in again] == list(map(to_line, told))
 
 
