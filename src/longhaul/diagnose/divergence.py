@@ -13,7 +13,7 @@ import math
 from longhaul.config.diagnose import DivergenceLimits
 from longhaul.core.records import Severity, StepRecord
 from longhaul.diagnose.robust import SIGMA_PER_MAD, Noise, Window
-from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Sign, Signs
 
 _LEAST_LOSSES = 8
 """Losses that make a first level, to be held against the loss before any update."""
@@ -35,7 +35,7 @@ class Divergence(Detector):
         self._noise = _Noise(limits.level_steps)
         self._best = math.inf
         self._start = math.inf  # the loss before any update
-        self._rise: Mark | None = None
+        self._rise: StepRecord | None = None
         self._risen = 0.0
         self._margin = self._lower_margin = limits.margin
         self._above_steps = 0  # in a row that the level is above the lower margin
@@ -98,7 +98,7 @@ class Divergence(Detector):
         if self._risen == 0.0:
             self._rise = None
         elif self._rise is None:
-            self._rise = mark(record)
+            self._rise = record
 
     def _sign(self, record: StepRecord, level: float, lasts: bool, worse_than_start: bool) -> Sign:
         best, margin = min(self._best, self._start), self._margin
@@ -107,7 +107,7 @@ class Divergence(Detector):
         severity: Severity = "warning"
         if far or lasts or self._high_steps >= self._limits.alarm_steps:
             severity = "alarm"
-        first = self._rise or mark(record)
+        first = self._rise or record
         than_start = "; that is worse than at the start" if worse_than_start else ""
         steps = float(self._above_steps)
         evidence = {"level": level, "best": best, "margin": margin, "steps": steps}

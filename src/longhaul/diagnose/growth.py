@@ -13,7 +13,7 @@ from typing import NamedTuple
 from longhaul.config.diagnose import GrowthLimits
 from longhaul.core.records import Severity, StepRecord
 from longhaul.diagnose.robust import trend
-from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Sign, Signs
 
 
 class Line(NamedTuple):
@@ -44,66 +44,61 @@ _ACTIVATIONS = {
     "mlp_out_max_abs",
 }
 _OUTPUTS = {"output_logit_max", "logsumexp_max", "logsumexp_mean"}
-_DENSE_ROLES = {"matrix", "head"}
-"""Roles all of whose elements have a gradient at every step. Rows of a table that are seldom read
-have tiny second moments, and their ratio has heavy tails in healthy runs."""
+_SECOND_MOMENTS = {"second_moment_ratio.matrix", "second_moment_ratio.head"}
+"""Of roles all of whose elements have a gradient at every step. Rows of a table that are seldom
+read have tiny second moments, and their ratio has heavy tails in healthy runs."""
 
 
-def line_of(gauge: str, limits: GrowthLimits, fp16: bool) -> Line | None:
-    """The line of `gauge`, which may end in the role of its weights; None if it has none."""
-    kind, _, role = gauge.partition(".")
-    if kind == "attention_logit_max":
-        return Line(
+def danger_lines(limits: GrowthLimits, fp16: bool) -> dict[str, Line]:
+    """By gauge, or by what stands before the role of weights in its name."""
+    outputs = Line(
+        "output logits as large lose their digits in half precision",
+        limits.output_logit_warning,
+        limits.output_logit_alarm,
+    )
+    second_moments = Line(
+        "the optimizer expects smaller gradients than it gets, and steps too far",
+        limits.second_moment_warning,
+        limits.second_moment_alarm,
+        hard=True,
+        sudden=True,
+        in_a_row=limits.second_moment_readings,
+    )
+    activations = Line(
+        "healthy gauges grow far more slowly at this age",
+        exponent=limits.exponent,
+        ratio=limits.ratio,
+    )
+    if fp16:
+        activations = activations._replace(
+            why="fp16 holds no number beyond 65,504",
+            warning=limits.fp16_warning,
+            alarm=limits.fp16_alarm,
+            hard=True,
+        )
+    return {
+        **dict.fromkeys(_ACTIVATIONS, activations),
+        **dict.fromkeys(_OUTPUTS, outputs),
+        **dict.fromkeys(_SECOND_MOMENTS, second_moments),
+        "attention_logit_max": Line(
             "with logits as large attention looks at one token only, and the loss follows",
             limits.attention_logit_warning,
             limits.attention_logit_alarm,
-        )
-    if kind in _OUTPUTS:
-        return Line(
-            "output logits as large lose their digits in half precision",
-            limits.output_logit_warning,
-            limits.output_logit_alarm,
-        )
-    if kind == "second_moment_ratio" and role in _DENSE_ROLES:
-        return Line(
-            "the optimizer expects smaller gradients than it gets, and steps too far",
-            limits.second_moment_warning,
-            limits.second_moment_alarm,
-            hard=True,
-            sudden=True,
-            in_a_row=limits.second_moment_readings,
-        )
-    if gauge == "update_ratio.matrix":
-        return Line(
+        ),
+        "update_ratio.matrix": Line(
             "weights that are replaced as fast learn nothing that lasts",
             limits.update_ratio_warning,
             hard=True,
             sudden=True,
             in_a_row=limits.readings,
             typical=True,
-        )
-    if kind in _ACTIVATIONS and fp16:
-        return Line(
-            "fp16 holds no number beyond 65,504",
-            limits.fp16_warning,
-            limits.fp16_alarm,
-            hard=True,
-            exponent=limits.exponent,
-            ratio=limits.ratio,
-        )
-    if kind in _ACTIVATIONS:
-        return Line(
-            "healthy gauges grow far more slowly at this age",
-            exponent=limits.exponent,
-            ratio=limits.ratio,
-        )
-    if kind == "weight_norm":
-        return Line(
+        ),
+        "weight_norm": Line(
             "healthy weights grow far more slowly at this age",
             exponent=limits.weight_exponent,
             ratio=limits.weight_ratio,
-        )
-    return None
+        ),
+    }
 
 
 _STEADY = 0.5
@@ -154,11 +149,13 @@ _NEAR = 0.5
 _STRIDES = (1, 2, 4)
 """Trends are sought over as many readings at these distances: slow growth hides in the noise of
 near ones."""
+_STANDING: tuple[Severity, ...] = ("notice", "warning", "alarm")
+"""Of what stands beyond its warning line; that it grows counts, and that the line is hard."""
 _SHRINKING = ("weight_norm.matrix", "weight_norm.head", "weight_norm.embedding")
 
 
 class _Reading(NamedTuple):
-    mark: Mark
+    record: StepRecord
     values: tuple[float, ...]
     highest: float
 
@@ -168,7 +165,7 @@ class _Rise:
     """A trend that is no accident."""
 
     slope: float  # of the logarithm, per step
-    first: Mark  # where growth at this pace began
+    first: StepRecord  # where growth at this pace began
     value: float  # then
     base: float  # highest value of any layer until then
 
@@ -189,7 +186,7 @@ class Growth(Detector):
         self._limits = limits
         self._total_steps = math.inf if total_steps is None else total_steps
         self._readings: dict[str, deque[_Reading]] = {}
-        self._lines: dict[tuple[str, bool], Line | None] = {}
+        self._lines = {fp16: danger_lines(limits, fp16) for fp16 in (False, True)}
 
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """Judge a gauge step; steps without readings say nothing."""
@@ -198,18 +195,12 @@ class Growth(Detector):
         if not (record.gauges or record.totals):
             return None
         signs: list[Sign] = []
-        fp16 = record.loss_scale is not None
+        lines = self._lines[record.loss_scale is not None]
         totals = {gauge: (value,) for gauge, value in record.totals.items()}
         for gauge, values in chain(record.gauges.items(), totals.items()):
-            if (line := self._line(gauge, fp16)) is not None:
+            if (line := lines.get(gauge) or lines.get(gauge.partition(".")[0])) is not None:
                 signs += self._judge(gauge, values, line, record)
         return tuple(signs) or HEALTHY
-
-    def _line(self, gauge: str, fp16: bool) -> Line | None:
-        key = gauge, fp16
-        if key not in self._lines:
-            self._lines[key] = line_of(gauge, self._limits, fp16)
-        return self._lines[key]
 
     def _judge(
         self, gauge: str, values: tuple[float, ...], line: Line, record: StepRecord
@@ -222,7 +213,7 @@ class Growth(Detector):
             while len(readings) > 1:
                 readings.popleft()
         sizes = tuple(map(abs, values))
-        readings.append(_Reading(mark(record), sizes, max(sizes)))
+        readings.append(_Reading(record, sizes, max(sizes)))
         for layer in range(len(sizes)):
             subject = f"{gauge}[{layer}]" if gauge in record.gauges else gauge
             if (sign := self._judge_one(subject, layer, line, readings, record)) is not None:
@@ -256,9 +247,7 @@ class Growth(Detector):
         if stands >= line.alarm:
             return "alarm" if grows or line.hard else "warning"
         if stands >= line.warning:
-            if line.hard:
-                return "alarm" if grows else "warning"
-            return "warning" if grows else "notice"
+            return _STANDING[grows + line.hard]
         if rise is None:
             return None
         if rise.slope * step > line.exponent and now >= line.ratio * rise.base:
@@ -284,15 +273,15 @@ class Growth(Detector):
             if readings[begin].values[layer] >= readings[-1].values[layer]:
                 continue
             spread = [readings[i] for i in range(begin, len(readings), stride)]
-            times = [reading.mark.step for reading in spread]
+            times = [reading.record.step for reading in spread]
             values = [reading.values[layer] for reading in spread]
             if (slope := steady_slope(times, values, self._limits)) is None:
                 continue
-            steps = [reading.mark.step for reading in readings]
+            steps = [reading.record.step for reading in readings]
             course = [reading.values[layer] for reading in readings]
             knee = pace(steps, course, slope, stride)
             base = max(readings[i].highest for i in range(knee + 1))
-            return _Rise(slope, readings[knee].mark, course[knee], base)
+            return _Rise(slope, readings[knee].record, course[knee], base)
         return None
 
     def _shrinking(self, gauge: str, readings: deque[_Reading]) -> Sign | None:
@@ -303,25 +292,25 @@ class Growth(Detector):
         now, before = last[-1].values[0], max(reading.highest for reading in last)
         if now * limits.shrink_ratio > before:
             return None
-        times = [reading.mark.step for reading in last]
+        times = [reading.record.step for reading in last]
         slope = steady_slope(times, [1 / r.values[0] for r in last if r.values[0] > 0], limits)
         if slope is None or slope * times[-1] < limits.shrink_exponent:
             return None
         first = next(r for r in reversed(last) if r.values[0] == before)
         halving = math.log(2) / slope
         sentence = (
-            f"{gauge} has shrunk from {before:.4g} to {now:.4g} since step {first.mark.step}, "
+            f"{gauge} has shrunk from {before:.4g} to {now:.4g} since step {first.record.step}, "
             f"halving every {halving:.0f} steps: weight decay undoes what is learned."
         )
         evidence = {"value": now, "base": before, "halving_steps": halving}
-        return Sign("growth", "warning", first.mark, sentence, gauge, evidence)
+        return Sign("growth", "warning", first.record, sentence, gauge, evidence)
 
 
 def _since(layer: int, line: Line, readings: deque[_Reading]) -> int:
     """Step of the last reading before a gauge stood beyond its warning line."""
     last = range(max(len(readings) - line.in_a_row, 0), len(readings))
     first = next((i for i in last if readings[i].values[layer] >= line.warning), last[-1])
-    return readings[max(first - 1, 0)].mark.step
+    return readings[max(first - 1, 0)].record.step
 
 
 def _sign(
@@ -334,7 +323,7 @@ def _sign(
     if isinstance(rise, int):
         evidence["stands_since"] = float(rise)
         sentence = f"{subject} stands at {now:.4g}: {line.why}."
-        return Sign("growth", severity, mark(record), sentence, subject, evidence)
+        return Sign("growth", severity, record, sentence, subject, evidence)
     doubling = math.log(2) / rise.slope
     evidence |= {"base": rise.value, "doubling_steps": doubling}
     sentence = (

@@ -7,7 +7,7 @@ from collections import deque
 
 from longhaul.config.diagnose import LossScaleLimits, NonFiniteLimits
 from longhaul.core.records import Severity, StepRecord
-from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Sign, Signs
 
 
 class NonFinite(Detector):
@@ -16,7 +16,7 @@ class NonFinite(Detector):
     def __init__(self, limits: NonFiniteLimits) -> None:
         self._limits = limits
         self.again = limits.again
-        self._bad: deque[Mark] = deque()
+        self._bad: deque[StepRecord] = deque()
         self._place = ""
         self._source = ""
 
@@ -26,7 +26,7 @@ class NonFinite(Detector):
             return HEALTHY
         if self._bad and self._bad[-1].step <= record.step - self._limits.window_steps:
             self._place = self._source = ""
-        self._bad.append(mark(record))
+        self._bad.append(record)
         while self._bad[0].step <= record.step - self._limits.window_steps:
             self._bad.popleft()
         self._place = self._place or first_place(record)
@@ -99,7 +99,7 @@ class LossScaleCollapse(Detector):
         self._before: float | None = None
         self._calm_steps = 0
         self._settled = False
-        self._moves: deque[tuple[Mark, float]] = deque()
+        self._moves: deque[tuple[StepRecord, float]] = deque()
 
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """Count how far it fell, on balance, within the window."""
@@ -114,7 +114,7 @@ class LossScaleCollapse(Detector):
         self._calm_steps = self._calm_steps + 1 if move >= 0 and not record.masked else 0
         self._settled = self._settled or self._calm_steps >= self._limits.settle_steps
         if self._settled and move:
-            self._moves.append((mark(record), move))
+            self._moves.append((record, move))
         while self._moves and self._moves[0][0].step <= record.step - self._limits.window_steps:
             self._moves.popleft()
         if record.loss_scale_at_floor:
@@ -134,7 +134,7 @@ class LossScaleCollapse(Detector):
     def _sign(self, record: StepRecord, severity: Severity, ahead: float) -> Sign:
         # Not a rise just before: it fell too far only after that.
         falls = (place for place, move in self._moves if move < 0)
-        first = next(falls, mark(record))
+        first = next(falls, record)
         fallen = -sum(move for _, move in self._moves)
         scale = record.loss_scale or math.nan
         if record.loss_scale_at_floor:

@@ -12,7 +12,7 @@ from typing import Any
 from longhaul.config.diagnose import OverfittingLimits, TooGoodLimits
 from longhaul.core.records import Event, Severity, StepRecord
 from longhaul.diagnose.robust import SIGMA_PER_MAD, Levels, Window
-from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Sign, Signs
 
 _LEVEL_STEPS = 64
 _RECENT_STEPS = 8
@@ -21,7 +21,7 @@ _RECENT_STEPS = 8
 
 @dataclass(frozen=True, slots=True)
 class _Validation:
-    mark: Mark
+    record: StepRecord
     loss: float
     training: float  # level of the training loss at that time
 
@@ -34,7 +34,7 @@ class Overfitting(Detector):
         self._training = Window(_LEVEL_STEPS)
         self._recent = Window(_RECENT_STEPS)
         self._whole_split: bool | None = None
-        self._last = Mark(0, 0)
+        self._last: StepRecord | None = None
         self._history: deque[_Validation] = deque(maxlen=_LEVEL_STEPS)
         self._best: _Validation | None = None
         self._above = 0
@@ -48,7 +48,7 @@ class Overfitting(Detector):
         if math.isfinite(record.loss):
             self._training.push(record.loss)
             self._recent.push(record.loss)
-        self._last = mark(record)
+        self._last = record
         return None
 
     def evaluated(self, event: Event) -> Signs:
@@ -57,7 +57,7 @@ class Overfitting(Detector):
         The last of a run may read the whole split where the others read a part: it is passed over.
         """
         loss, training = _number(event.data.get("loss")), self._training.median
-        if not math.isfinite(loss) or math.isnan(training):
+        if self._last is None or not math.isfinite(loss) or math.isnan(training):
             return None
         whole_split = bool(event.data.get("whole_split"))
         if self._whole_split is None:
@@ -105,11 +105,11 @@ class Overfitting(Detector):
             evidence["epoch"] = epoch
             where = f", at epoch {epoch:.2f} of the data"
         sentence = (
-            f"Validation loss has risen from {best.loss:.3f} at step {best.mark.step} to "
+            f"Validation loss has risen from {best.loss:.3f} at step {best.record.step} to "
             f"{now.loss:.3f} while training loss fell from {best.training:.3f} to "
             f"{now.training:.3f}{where}: the model learns its text by heart."
         )
-        return Sign("overfitting", severity, best.mark, sentence, evidence=evidence)
+        return Sign("overfitting", severity, best.record, sentence, evidence=evidence)
 
 
 def _number(value: Any) -> float:
@@ -159,7 +159,7 @@ class TooGood(Detector):
         self._course = Levels()
         self._sources: dict[str, Window] = {}
         self._courses: dict[str, deque[tuple[int, float]]] = {}
-        self._since: dict[str, Mark] = {}
+        self._since: dict[str, StepRecord] = {}
 
     def _judge_whole(self, record: StepRecord) -> Signs:
         level = self._course.last
@@ -231,7 +231,7 @@ class TooGood(Detector):
         return self._sign(record, source, {"level": level, "before": before}, said)
 
     def _sign(self, record: StepRecord, source: str, evidence: dict[str, float], said: str) -> Sign:
-        first = self._since.setdefault(source, mark(record))
+        first = self._since.setdefault(source, record)
         advice = (
             "look for leaked, repeated or escaped text with `longhaul data lint`; "
             f"`longhaul data at` with --step {record.step} names the documents"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from longhaul.config.diagnose import FrozenGroupLimits, PlateauLimits, SlowProgressLimits
 from longhaul.core.records import Severity, StepRecord
 from longhaul.diagnose.robust import Levels, Window
-from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Sign, Signs
 
 _LASTS_SHARE = 0.25
 """Share of its first step by which a plateau must go on to be a warning: some losses rest before
@@ -30,7 +30,7 @@ longer one a power law of exponent 1 still falls by a quarter as much as before.
 class _Still:
     """A plateau that goes on until the loss falls again."""
 
-    mark: Mark
+    since: StepRecord
     level: float
     least_fall: float
     """Nats below that level that would end it."""
@@ -98,7 +98,7 @@ class Plateau(Detector):
         least_fall = max(self._limits.least_fall, self._limits.least_share * start)
         if self._levels.begin > 1 or not abs(start - now) < least_fall:
             return None
-        return _Still(mark(record), now, least_fall, f"it was {start:.3f} at the first step")
+        return _Still(record, now, least_fall, f"it was {start:.3f} at the first step")
 
     def _rests_since_start(self, record: StepRecord, now: float) -> _Still | None:
         """All that a young run has learned, it learned in its first steps."""
@@ -135,17 +135,17 @@ class Plateau(Detector):
         if not before >= trusted or not -trusted < lately < least_fall:
             return None
         why = f"it fell by {fell[0]:.3f} up to step {fell[1]:.0f}, and by {lately:.3f} after that"
-        return _Still(mark(record), now, least_fall, why)
+        return _Still(record, now, least_fall, why)
 
     def _sign(self, record: StepRecord, now: float, still: _Still) -> Sign:
-        since = still.mark.step
+        since = still.since.step
         severity: Severity = "warning" if record.step >= (1 + _LASTS_SHARE) * since else "notice"
         sentence = (
             f"The loss stands still at {now:.3f} nats: {still.why}. The learning rate may be too "
             f"low or too high, or something wrong with the data."
         )
         evidence = {"level": now, "least_fall": still.least_fall}
-        return Sign("plateau", severity, still.mark, sentence, evidence=evidence)
+        return Sign("plateau", severity, still.since, sentence, evidence=evidence)
 
 
 _RATIO = "update_ratio.matrix"
@@ -167,9 +167,9 @@ class SlowProgress(Detector):
         self._levels = Levels()
         self._ratios = Window(limits.readings)
         self._before_change = math.nan
-        self._lowered: Mark | None = None
+        self._lowered: StepRecord | None = None
         self._rate = self._peak_rate = 0.0
-        self._first: Mark | None = None
+        self._first: StepRecord | None = None
         self._warm_from = 0
 
     def step(self, record: StepRecord, changed: Change) -> Signs:
@@ -195,7 +195,7 @@ class SlowProgress(Detector):
     def _note_jump(self, record: StepRecord) -> None:
         if record.learning_rate < self._rate:
             if self._lowered is None:
-                self._before_change, self._lowered = self._ratios.median, mark(record)
+                self._before_change, self._lowered = self._ratios.median, record
         else:
             self._lowered = None
         self._ratios.clear()
@@ -208,7 +208,7 @@ class SlowProgress(Detector):
         if not lowered and not (near_peak and (young or ratio < limits.update_ratio)):
             self._first = None
             return HEALTHY
-        self._first = self._first or (self._lowered if lowered else None) or mark(record)
+        self._first = self._first or (self._lowered if lowered else None) or record
         fall = self._fall(record.step + 1, self._lowered.step if lowered and self._lowered else 0)
         if not young and (math.isnan(fall) or fall > limits.least_fall):
             return HEALTHY
@@ -239,48 +239,41 @@ class SlowProgress(Detector):
         return between(begin, begin + quarter) - between(end - quarter, end)
 
 
-_UPDATE = "update_ratio."
-_GRADIENT = "gradient_norm."
-
-
 class FrozenGroup(Detector):
     """Counts still readings of each role."""
 
     def __init__(self, limits: FrozenGroupLimits) -> None:
         self._limits = limits
-        self._still: dict[str, list[Mark]] = {}
+        self._still: dict[str, list[StepRecord]] = {}
 
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """Masked steps and a rate of zero update nothing, and say nothing."""
         if not record.totals or record.masked or record.learning_rate <= 0:
             return None
-        signs = []
+        limits, signs = self._limits, []
+        still = {"update_ratio": limits.update_ratio, "gradient_norm": limits.gradient_norm}
         for gauge, value in record.totals.items():
-            if gauge.startswith(_UPDATE):
-                role, still = gauge.removeprefix(_UPDATE), value <= self._limits.update_ratio
-            elif gauge.startswith(_GRADIENT):
-                role, still = gauge.removeprefix(_GRADIENT), value <= self._limits.gradient_norm
-            else:
+            kind, _, role = gauge.partition(".")
+            if not role or kind not in still:
                 continue
-            marks = self._still.setdefault(gauge, [])
-            if not still:
-                marks.clear()
+            records = self._still.setdefault(gauge, [])
+            if not value <= still[kind]:
+                records.clear()
                 continue
-            if len(marks) < self._limits.readings:
-                marks.append(mark(record))
-            if len(marks) == self._limits.readings:
-                signs.append(_sign(role, gauge, value, marks[0]))
+            if len(records) < limits.readings:
+                records.append(record)
+            if len(records) == limits.readings:
+                signs.append(_sign(kind, role, value, records[0]))
         # Without a gradient there is no update either: told once.
         return tuple({sign.subject: sign for sign in signs}.values()) or HEALTHY
 
 
-def _sign(role: str, gauge: str, value: float, first: Mark) -> Sign:
-    if gauge.startswith(_GRADIENT):
+def _sign(kind: str, role: str, value: float, first: StepRecord) -> Sign:
+    if kind == "gradient_norm":
         sentence = f"No gradient reaches the weights of role {role} since step {first.step}."
     else:
         sentence = (
             f"The weights of role {role} do not train: an update changes them by {value:.2g} of "
             f"their size since step {first.step}, where 1e-3 is usual."
         )
-    evidence = {gauge.partition(".")[0]: value}
-    return Sign("frozen-group", "warning", first, sentence, role, evidence)
+    return Sign("frozen-group", "warning", first, sentence, role, {kind: value})

@@ -7,21 +7,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from longhaul.core.records import Event, Severity, StepRecord
-
-
-class Mark(NamedTuple):
-    """A step, and the first block of data that it read."""
-
-    step: int
-    draw: int
-
-
-def mark(record: StepRecord) -> Mark:
-    """Where the record stands."""
-    return Mark(record.step, record.draw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +18,7 @@ class Sign:
 
     kind: str
     severity: Severity
-    first: Mark
+    first: StepRecord
     """Where it began, which is before it could be noticed."""
     sentence: str
     subject: str = ""

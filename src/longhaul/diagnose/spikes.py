@@ -10,7 +10,7 @@ from typing import NamedTuple
 from longhaul.config.diagnose import GradientSpikeLimits, LossSpikeLimits
 from longhaul.core.records import Severity, StepRecord
 from longhaul.diagnose.robust import Baseline, Noise, Window
-from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Sign, Signs
 
 
 class LossSpike(Detector):
@@ -19,7 +19,7 @@ class LossSpike(Detector):
     def __init__(self, limits: LossSpikeLimits) -> None:
         self._limits = limits
         self._baseline = Baseline(limits.window_steps, limits.new_level_steps)
-        self._first: Mark | None = None
+        self._first: StepRecord | None = None
         self._high_steps = 0
         self._highest = 0.0
         # Neighbours share losses: it takes more of them to tell what is usual.
@@ -27,16 +27,16 @@ class LossSpike(Detector):
         self._medians = Baseline(window_steps, limits.new_level_steps)
         self._last = Window(limits.lasting_steps)
         self._pending: deque[float] = deque()  # medians that share losses with the one judged
-        self._marks: deque[Mark] = deque(maxlen=limits.lasting_steps)
+        self._records: deque[StepRecord] = deque(maxlen=limits.lasting_steps)
         self._lasting_steps = 0
-        self._lasting_from: Mark | None = None
+        self._lasting_from: StepRecord | None = None
 
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """A loss is high if nothing like it was seen lately; a spike lasts until it is not."""
         if changed == "data":
             self._baseline.recentre()
             self._medians.recentre()
-            for kept in (self._last, self._pending, self._marks):
+            for kept in (self._last, self._pending, self._records):
                 kept.clear()
             self._first = None
         if not math.isfinite(record.loss):
@@ -47,7 +47,7 @@ class LossSpike(Detector):
         self._follow_median(record)
         if high:
             if self._first is None:
-                self._first, self._high_steps, self._highest = mark(record), 0, record.loss
+                self._first, self._high_steps, self._highest = record, 0, record.loss
             self._high_steps += 1
             self._highest = max(self._highest, record.loss)
             return (self._sign(record, level, self._first),)
@@ -63,7 +63,7 @@ class LossSpike(Detector):
         not teach, step by step, how far up medians usually are.
         """
         self._last.push(record.loss)
-        self._marks.append(mark(record))
+        self._records.append(record)
         if len(self._last) < self._limits.lasting_steps:
             return
         limits, now = self._limits, self._last.median
@@ -79,7 +79,7 @@ class LossSpike(Detector):
             if len(self._pending) > limits.lasting_steps:
                 self._medians.learn(self._pending.popleft(), flagged=False)
         self._lasting_steps = self._lasting_steps + 1 if high else 0
-        self._lasting_from = (self._lasting_from or self._marks[0]) if high else None
+        self._lasting_from = (self._lasting_from or self._records[0]) if high else None
 
     def _deviation_of_median(self) -> float:
         deviation = self._baseline.noise.of_median(self._limits.lasting_steps)
@@ -93,7 +93,7 @@ class LossSpike(Detector):
             return False
         return self._baseline.is_unheard_of(loss, limits.deviations, limits.floor)
 
-    def _lasting_sign(self, loss: float, first: Mark) -> Sign:
+    def _lasting_sign(self, loss: float, first: StepRecord) -> Sign:
         """High as one of many, not by itself."""
         level, now, steps = self._medians.level, self._last.median, float(self._lasting_steps)
         deviations = (now - level) / self._deviation_of_median()
@@ -105,7 +105,7 @@ class LossSpike(Detector):
         severity: Severity = "alarm" if self._lasting_steps >= self._limits.alarm else "warning"
         return Sign("loss-spike", severity, first, sentence, evidence=evidence)
 
-    def _sign(self, record: StepRecord, level: float, first: Mark) -> Sign:
+    def _sign(self, record: StepRecord, level: float, first: StepRecord) -> Sign:
         severity: Severity = "notice"
         if self._lasting_steps or self._high_steps >= self._limits.warning:
             most = max(self._lasting_steps, self._high_steps)
@@ -135,7 +135,7 @@ _LEAST_DEVIATION = 0.01
 class _Spike(NamedTuple):
     """One spike of the gradient norm."""
 
-    mark: Mark
+    record: StepRecord
     loss: float
     """Level of the loss before it; infinite if unknown."""
 
@@ -167,7 +167,7 @@ class GradientSpike(Detector):
         if changed:
             self._baseline.recentre()
         limits = self._limits
-        while self._spikes and self._spikes[0].mark.step <= record.step - limits.repeat_steps:
+        while self._spikes and self._spikes[0].record.step <= record.step - limits.repeat_steps:
             self._spikes.popleft()
         self._count_anew(record, changed)
         norm = record.gradient_norm
@@ -181,7 +181,7 @@ class GradientSpike(Detector):
         if high and (self._high_steps % _LONG_SPIKE_STEPS == 0 or not self._spikes):
             if not self._spikes and record.step > self._sound_until:
                 self._sound = math.inf
-            self._spikes.append(_Spike(mark(record), self._loss_since(-1)))
+            self._spikes.append(_Spike(record, self._loss_since(-1)))
         self._high_steps = self._high_steps + 1 if high else 0
         if math.isfinite(record.loss):
             self._losses.append((record.step, record.loss))
@@ -212,7 +212,7 @@ class GradientSpike(Detector):
     def _rise(self) -> tuple[float, float] | None:
         """Level of the loss before the first spike, and now; None if it is no worse."""
         first = self._spikes[0]
-        before, now = min(first.loss, self._sound), self._loss_since(first.mark.step)
+        before, now = min(first.loss, self._sound), self._loss_since(first.record.step)
         deviation = max(self._noise.of_median(len(self._losses)), _LEAST_DEVIATION)
         worse = now - before > _HARM_DEVIATIONS * math.sqrt(2) * deviation
         return (before, now) if worse and math.isfinite(now) else None
@@ -232,5 +232,5 @@ class GradientSpike(Detector):
         severity: Severity = "notice"
         if count >= self._limits.warning and not record.warmup and (rise or not self._clips):
             severity = "alarm" if count >= self._limits.alarm else "warning"
-        first = self._spikes[0].mark
+        first = self._spikes[0].record
         return Sign("gradient-spike", severity, first, sentence, evidence=evidence)

@@ -8,7 +8,7 @@ steps that were seen complete together have each their share of the time (`train
 from longhaul.config.diagnose import ThroughputLimits
 from longhaul.core.records import StepRecord
 from longhaul.diagnose.robust import Baseline
-from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Sign, Signs
 
 _BUCKETS = ("training", "redone")
 _SPREAD_BLOCKS = 48
@@ -24,8 +24,8 @@ class ThroughputDrop(Detector):
         self._limits = limits
         self._attempt = 0
         self._cold = 0
-        self._first: Mark | None = None
-        self._slow: list[Mark] = []
+        self._first: StepRecord | None = None
+        self._slow: list[StepRecord] = []
         self._forget()
 
     def step(self, record: StepRecord, changed: Change) -> Signs:
@@ -41,7 +41,7 @@ class ThroughputDrop(Detector):
             self._cold = 1
             return None
         if self._first is None:
-            self._first = mark(record)
+            self._first = record
         self._seconds += sum(record.seconds.get(bucket, 0.0) for bucket in _BUCKETS)
         self._tokens += record.tokens
         self._steps += 1
@@ -58,7 +58,7 @@ class ThroughputDrop(Detector):
     def _empty_block(self) -> None:
         self._seconds, self._tokens, self._steps, self._first = 0.0, 0, 0, None
 
-    def _judge_block(self, first: Mark) -> Signs:
+    def _judge_block(self, first: StepRecord) -> Signs:
         seconds = self._seconds / self._tokens
         self._empty_block()
         if seconds <= 0:
