@@ -10,8 +10,9 @@ from longhaul.model.tap import Gauge, Tap
 
 SETTINGS = ModelSection(layers=3, heads=2, width=16, context=8)
 GAUGES = (
-    Gauge("a", "nat", "max"), Gauge("b", "nat", "mean"), Gauge("c", "nat", "rms"),
-    Gauge("d", "nat", "min"), Gauge("whole", "nat", "min", "model"),
+    Gauge("a", "nat", "max"), Gauge("b", "nat", "mean"),
+    Gauge("c", "nat", "rms"), Gauge("d", "nat", "min"),
+    Gauge("whole", "nat", "min", per="model"),
 )  # fmt: skip
 
 
@@ -28,9 +29,9 @@ def written(values: list[float]) -> dict[str, float]:
     tap = Tap(GAUGES, layers=2)
     for value in values:
         with tap.open_for_forward():
-            for gauge in tap.gauges:
-                tap.write(1, gauge.name, torch.tensor(value))
-            tap.write_total("whole", torch.tensor(value))
+            for name in "abcd":
+                tap.write(name, torch.tensor(value), 1)
+            tap.write("whole", torch.tensor(value))
     layers, totals = named(tap)
     assert layers["b"][0] == layers["c"][0] == 0
     return {name: row[1] for name, row in layers.items()} | totals
@@ -60,7 +61,7 @@ def test_draining_starts_afresh():
     tap = Tap(GAUGES, layers=1)
     fresh = tap.drain()
     with tap.open_for_forward():
-        tap.write(0, "b", torch.tensor(4.0))
+        tap.write("b", torch.tensor(4.0))
         tap.keep_losses(torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool))
     assert tap.drain()[1] == 4.0
     assert torch.equal(tap.drain(), fresh)
@@ -71,9 +72,8 @@ def test_draining_starts_afresh():
 def test_writing_into_a_closed_tap_does_nothing():
     tap = Tap(GAUGES, layers=1)
     fresh = tap.drain()
-    for gauge in tap.gauges:
-        tap.write(0, gauge.name, torch.tensor(4.0))
-    tap.write_total("whole", torch.tensor(4.0))
+    for gauge in GAUGES:
+        tap.write(gauge.name, torch.tensor(4.0))
     tap.keep_losses(torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool))
     assert torch.equal(tap.drain(), fresh)
     assert tap.drain_losses().shape == (2, 0)

@@ -35,7 +35,7 @@ class Attention(nn.Module):
         "attention_logit_max",
         "logit",
         "max",
-        meaning=f"largest logit that goes into attention's softmax, of {SAMPLED_ROWS} evenly "
+        f"largest logit that goes into attention's softmax, of {SAMPLED_ROWS} evenly "
         "spread positions of each sequence, over all keys that each may attend to",
     )
 
@@ -127,7 +127,7 @@ class Attention(nn.Module):
         if seen is not None:
             logits_BHRS.masked_fill_(~seen, -torch.inf)
         scale = self.head_width**-0.5 if self.root_scale is None else 1.0
-        tap.write(self.layer, self.LOGIT_GAUGE.name, logits_BHRS.amax() * scale)
+        tap.write(self.LOGIT_GAUGE.name, logits_BHRS.amax() * scale, self.layer)
 
     def _mixed(self, value_BTJK: Tensor, carry: Carry, extra_value_BTD: Tensor | None) -> Tensor:
         """Values with shares of the first layer's and of a token table's, as they are cached."""

@@ -24,25 +24,13 @@ class Block(nn.Module):
     """
 
     GAUGES = (
-        Gauge("residual_max", "activation", "max", meaning="largest element of the block's output"),
-        Gauge(
-            "residual_min", "activation", "min", meaning="smallest element of the block's output"
-        ),
-        Gauge("residual_rms", "activation", "rms", meaning="root mean square of it"),
-        Gauge(
-            "attention_out_max_abs",
-            "activation",
-            "max",
-            meaning="largest magnitude of what attention adds to the stream",
-        ),
-        Gauge("attention_out_rms", "activation", "rms", meaning="root mean square of it"),
-        Gauge(
-            "mlp_out_max_abs",
-            "activation",
-            "max",
-            meaning="largest magnitude of what the MLP adds to the stream",
-        ),
-        Gauge("mlp_out_rms", "activation", "rms", meaning="root mean square of it"),
+        Gauge("residual_max", "activation", "max", "largest element of the block's output"),
+        Gauge("residual_min", "activation", "min", "smallest element of the block's output"),
+        Gauge("residual_rms", "activation", "rms", "root mean square of it"),
+        Gauge("attention_out_max_abs", "activation", "max", "largest magnitude attention adds"),
+        Gauge("attention_out_rms", "activation", "rms", "root mean square of it"),
+        Gauge("mlp_out_max_abs", "activation", "max", "largest magnitude the MLP adds"),
+        Gauge("mlp_out_rms", "activation", "rms", "root mean square of it"),
         Attention.LOGIT_GAUGE,
     )
     """Over all elements of a micro-batch. OPT and PaLM saw these move before the loss did."""
@@ -92,14 +80,14 @@ class Block(nn.Module):
     @torch.no_grad()
     def _measure(self, tap: Tap, x_BTD: Tensor, attended_BTD: Tensor, mlp_BTD: Tensor) -> None:
         low, high = torch.aminmax(x_BTD)
-        tap.write(self.layer, "residual_max", high)
-        tap.write(self.layer, "residual_min", low)
-        tap.write(self.layer, "residual_rms", _rms(x_BTD))
+        tap.write("residual_max", high, self.layer)
+        tap.write("residual_min", low, self.layer)
+        tap.write("residual_rms", _rms(x_BTD), self.layer)
         for name, out_BTD in (("attention_out", attended_BTD), ("mlp_out", mlp_BTD)):
             # One pass for both extremes: |x| would be another tensor of the stream's size.
             low, high = torch.aminmax(out_BTD)
-            tap.write(self.layer, f"{name}_max_abs", torch.maximum(-low, high))
-            tap.write(self.layer, f"{name}_rms", _rms(out_BTD))
+            tap.write(f"{name}_max_abs", torch.maximum(-low, high), self.layer)
+            tap.write(f"{name}_rms", _rms(out_BTD), self.layer)
 
 
 def _rms(x_BTD: Tensor) -> Tensor:

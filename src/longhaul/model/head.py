@@ -20,9 +20,9 @@ IGNORED_TARGET = -1
 _WIDENED_BYTES = 2**19
 
 OUTPUT_GAUGES = (
-    Gauge("output_logit_max", "logit", "max", "model", "largest output logit, after a softcap"),
-    Gauge("logsumexp_max", "nat", "max", "model", "largest log of the softmax's normaliser"),
-    Gauge("logsumexp_mean", "nat", "mean", "model", "mean of it over targets"),
+    Gauge("output_logit_max", "logit", "max", "largest output logit, after a softcap", "model"),
+    Gauge("logsumexp_max", "nat", "max", "largest log of the softmax's normaliser", "model"),
+    Gauge("logsumexp_mean", "nat", "mean", "mean of it over targets", "model"),
 )
 """PaLM's z-loss holds the normaliser near 0; logits that drift away from it cost precision."""
 
@@ -77,11 +77,11 @@ def measure(tap: Tap, targets_BT: Tensor, found: OfTargets) -> None:
     """Write the outputs' gauges and each sequence's loss to an open tap."""
     counted_BT = targets_BT != IGNORED_TARGET
     tap.keep_losses(found.losses_N.view(targets_BT.shape), counted_BT)
-    tap.write_total("output_logit_max", found.largest)
+    tap.write("output_logit_max", found.largest)
     counted_N, normaliser_N = counted_BT.flatten(), found.log_normaliser_N
-    tap.write_total("logsumexp_max", normaliser_N.masked_fill(~counted_N, -torch.inf).amax())
+    tap.write("logsumexp_max", normaliser_N.masked_fill(~counted_N, -torch.inf).amax())
     mean = normaliser_N.masked_fill(~counted_N, 0.0).sum() / counted_N.sum()
-    tap.write_total("logsumexp_mean", mean)
+    tap.write("logsumexp_mean", mean)
 
 
 def _losses(logits_NV: Tensor, targets_N: Tensor) -> Tensor:

@@ -24,11 +24,11 @@ NOISE_SCALE = Gauge(
     "noise_scale",
     "token",
     "mean",
-    "model",
     "gradient noise scale (arXiv 1812.06162, appendix A.1), from the first micro-batch and the "
     "whole batch: a batch far below it gains from growing, one far above it does not; present "
     "when gradients are accumulated and the estimate is positive. One reading may be wrong by a "
     "factor of several: take the median of many",
+    "model",
 )
 
 
@@ -51,8 +51,8 @@ SOURCE_LOSS = Gauge(
     "source_losses",
     "nat",
     "mean",
-    "source",
     "mean loss of each source's target tokens in the batch, without z-loss",
+    "source",
 )
 
 

@@ -26,26 +26,28 @@ ABSENT = -1.0
 
 ROLE_GAUGES = (
     Gauge(
-        "gradient_norm", "nat / weight", "norm", "role",
-        "root of the summed squares of the loss's gradient, unscaled, before clipping",
+        "gradient_norm", "nat / weight", "norm",
+        "root of the summed squares of the loss's gradient, unscaled, before clipping", "role",
     ),
     Gauge(
-        "weight_norm", "weight", "norm", "role",
-        "root of the summed squares of the weights, before the update",
+        "weight_norm", "weight", "norm",
+        "root of the summed squares of the weights, before the update", "role",
     ),
     Gauge(
-        "update_ratio", "ratio", "norm", "role",
-        "norm of the update over `weight_norm`; 0 if masked, or if all weights are 0 (sampled)",
+        "update_ratio", "ratio", "norm",
+        "norm of the update over `weight_norm`; 0 if masked, or if all weights are 0 "
+        "(sampled)", "role",
     ),
     Gauge(
-        "second_moment_ratio", "ratio", "rms", "role",
+        "second_moment_ratio", "ratio", "rms",
         "root mean square of g/√v̂, the clipped gradient over Adam's second moment with this step "
         "in it (arXiv 2304.13013, algorithm 2): about 1 is healthy, above 2.3 the moments have "
-        "fallen behind; absent for rules without second moments (sampled)",
+        "fallen behind; absent for rules without second moments (sampled)", "role",
     ),
     Gauge(
-        "gradient_zero_share", "share", "mean", "role",
-        "gradient elements that are exactly 0, such as those flushed to zero in fp16 (sampled)",
+        "gradient_zero_share", "share", "mean",
+        "gradient elements that are exactly 0, such as those flushed to zero in fp16 "
+        "(sampled)", "role",
     ),
 )  # fmt: skip
 
