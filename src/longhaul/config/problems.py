@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from longhaul.config.recipe import setting_paths
+from longhaul.config.recipe import SETTINGS
 from longhaul.core.errors import RecipeError
 from longhaul.core.strict import bare_toml
 
@@ -88,22 +88,16 @@ def raise_problems(problems: Iterable[Problem], recipe: str) -> None:
     )
 
 
-def nearest_setting(path: str) -> str:
-    """The known setting most like `path`; empty if none is near."""
-    known = list(setting_paths())
+def unknown_setting(path: str, origin: str = "") -> Problem:
+    """The problem of a setting that does not exist, with the known one most like it."""
     plain = ".".join(part for part in path.split(".") if not part.isdigit())
-    near = difflib.get_close_matches(plain, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(plain, SETTINGS, n=1)
     if not near:
         # A key given without its section, such as `lr` or `learning.lr`.
         last = plain.rsplit(".", 1)[-1]
-        near = [setting for setting in known if setting.rsplit(".", 1)[-1] == last][:1]
-    return near[0] if near else ""
-
-
-def unknown_setting(path: str, origin: str = "") -> Problem:
-    """The problem of a setting that does not exist."""
-    near = nearest_setting(path)
-    return Problem(path, "unknown setting" + (f"; did you mean {near}?" if near else ""), origin)
+        near = [setting for setting in SETTINGS if setting.rsplit(".", 1)[-1] == last]
+    text = "unknown setting" + (f"; did you mean {near[0]}?" if near else "")
+    return Problem(path, text, origin)
 
 
 def from_pydantic(error: ErrorDetails, origins: Mapping[str, str]) -> Problem:

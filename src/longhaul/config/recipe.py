@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from pydantic import Field
 
@@ -139,31 +138,21 @@ def source_name(name: str, path: str) -> str:
     return name or plain.rstrip("/").rsplit("/", 1)[-1] or plain
 
 
+def _settings(section: type[Section], prefix: str = "") -> Iterator[tuple[str, Change]]:
+    for name, info in section.model_fields.items():
+        kind, extra = info.annotation, info.json_schema_extra
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from _settings(kind, f"{prefix}{name}.")
+        else:
+            marked = extra.get("change") if isinstance(extra, dict) else None
+            change: Change = marked if marked in ("live", "never") else "restart"
+            yield f"{prefix}{name}", change
+
+
+SETTINGS = dict(_settings(Recipe))
+"""Dotted path of every setting, sections themselves left out → when it may change."""
+
+
 def change_of(path: str) -> Change | None:
     """When the setting at a dotted path may change in a started run; None if there is none."""
-    annotation: Any = Recipe
-    info: Any = None
-    for part in path.split("."):
-        info = annotation.model_fields.get(part) if _is_section(annotation) else None
-        if info is None:
-            return None
-        annotation = info.annotation
-    if _is_section(annotation):
-        return None
-    extra = info.json_schema_extra
-    change = extra.get("change") if isinstance(extra, dict) else None
-    return change if change in ("live", "never") else "restart"
-
-
-def setting_paths(model: type[Section] = Recipe, prefix: str = "") -> Iterator[str]:
-    """Dotted paths of every setting; sections themselves are left out."""
-    for name, info in model.model_fields.items():
-        annotation: Any = info.annotation
-        if _is_section(annotation):
-            yield from setting_paths(annotation, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}"
-
-
-def _is_section(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Section)
+    return SETTINGS.get(path)

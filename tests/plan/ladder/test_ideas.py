@@ -3,7 +3,7 @@
 import pytest
 
 from longhaul.config.load import load_recipe
-from longhaul.config.recipe import setting_paths
+from longhaul.config.recipe import SETTINGS
 from longhaul.core.errors import UsageError
 from longhaul.plan.ladder.search import Idea
 from longhaul.plan.ladder.variants import PLAIN, ideas_of
@@ -19,7 +19,7 @@ def test_every_switch_that_gpt2_lacks_is_an_idea() -> None:
 
 
 def test_plain_switches_are_settings() -> None:
-    assert set(PLAIN) <= set(setting_paths())
+    assert set(PLAIN) <= set(SETTINGS)
 
 
 def test_an_idea_that_another_switch_needs_is_left_out_unless_it_is_typed() -> None:
