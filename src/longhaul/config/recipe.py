@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from pydantic import Field
 
@@ -140,13 +141,12 @@ def source_name(name: str, path: str) -> str:
 
 def _settings(section: type[Section], prefix: str = "") -> Iterator[tuple[str, Change]]:
     for name, info in section.model_fields.items():
-        kind, extra = info.annotation, info.json_schema_extra
+        kind: Any = info.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
             yield from _settings(kind, f"{prefix}{name}.")
         else:
-            marked = extra.get("change") if isinstance(extra, dict) else None
-            change: Change = marked if marked in ("live", "never") else "restart"
-            yield f"{prefix}{name}", change
+            extra: Any = info.json_schema_extra or {}
+            yield f"{prefix}{name}", extra.get("change", "restart")
 
 
 SETTINGS = dict(_settings(Recipe))

@@ -104,20 +104,17 @@ class Forms:
     device: torch.device
     compiled: bool
     """The model runs through torch.compile."""
-    _seen: set[tuple[object, ...]] = field(default_factory=set, init=False)
+    _seen: set[tuple[object, ...] | None] = field(default_factory=lambda: {None}, init=False)
 
     def is_new(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> bool:
         """Whether a micro-batch of training compiles something: the model, or attention's kernel.
         Passes that read gauges run uncompiled, but the first finds nothing warm.
         """
-        form = self._form(sequences, length, window, read_gauges)
-        return form is not None and form not in self._seen
+        return self._form(sequences, length, window, read_gauges) not in self._seen
 
     def see(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> None:
         """A micro-batch is computed."""
-        form = self._form(sequences, length, window, read_gauges)
-        if form is not None:
-            self._seen.add(form)
+        self._seen.add(self._form(sequences, length, window, read_gauges))
 
     def see_evaluation(self, length: int) -> bool:
         """Sequences of `length` are evaluated; whether something must be compiled for that."""
