@@ -31,7 +31,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.data.batches import Batch
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build, to_half
-from longhaul.model.layers import LayerNorm
+from longhaul.model.layers import Norm
 from longhaul.model.weights import Linear
 from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.step import TrainingStep
@@ -145,14 +145,14 @@ def _only_norms(model: GPT) -> None:
     for module in model.modules():
         if isinstance(module, Linear):
             module.narrows = False
-        elif isinstance(module, LayerNorm):
+        elif isinstance(module, Norm):
             module.register_forward_hook(lambda module, given, out: out.bfloat16())
 
 
 def _only_stream(model: GPT) -> None:
     """The stream is float32; norms read it in bfloat16."""
     for module in model.modules():
-        if isinstance(module, LayerNorm):
+        if isinstance(module, Norm):
             module.widens = False
             module.to(torch.bfloat16)
             module.register_forward_pre_hook(lambda module, given: (given[0].bfloat16(),))

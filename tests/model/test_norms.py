@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from longhaul.config.model import ModelSection
-from longhaul.model.layers import NORMS, make_norm
+from longhaul.model.layers import Norm
 
 X = torch.randn(5, 24, generator=torch.Generator().manual_seed(0)) * 3 + 1
 
@@ -12,15 +12,11 @@ def make(norm: str, bias: bool, eps: float = 1e-5, width: int | None = None, sca
         {"layers": 1, "heads": 1, "width": 24, "context": 4, "norm": norm, "bias": bias}
         | {"norm_eps": eps, "norm_scale": scale}
     )
-    module = make_norm(settings, width)
+    module = Norm(settings, width)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.uniform_(0.5, 2.0, generator=torch.Generator().manual_seed(1))
     return module
-
-
-def test_every_norm_a_recipe_can_name_exists():
-    assert set(NORMS) == set(ModelSection.model_fields["norm"].annotation.__args__)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -40,7 +36,7 @@ def test_rms_norm_equals_its_formula_and_never_has_a_bias():
     assert [name for name, _ in module.named_parameters()] == ["weight"]
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 def test_without_a_learned_scale_a_norm_has_no_weights_and_only_normalises(norm):
     module = make(norm, bias=True, scale=False)
     assert list(module.parameters()) == []
@@ -51,7 +47,7 @@ def test_without_a_learned_scale_a_norm_has_no_weights_and_only_normalises(norm)
     torch.testing.assert_close(cosine, torch.ones(5).double())
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 def test_another_width_may_be_normalised_over(norm):
     module = make(norm, bias=False, width=10)
     assert module.weight.shape == (10,)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from longhaul.config.model import ModelSection
 from longhaul.model.attention import Attention
 from longhaul.model.carry import Carry
-from longhaul.model.layers import MLP, InputMix, make_norm
+from longhaul.model.layers import MLP, InputMix, Norm
 from longhaul.model.tap import Gauge, Tap
 
 
@@ -41,10 +41,10 @@ class Block(nn.Module):
         self.dropout = settings.dropout
         self.norms_after = settings.norm_placement == "post"
         self.input_mix = InputMix() if settings.input_mix else None
-        self.attention_norm = make_norm(settings)
+        self.attention_norm = Norm(settings)
         self.attention = Attention(settings, layer)
-        self.attention_out_norm = make_norm(settings) if settings.attention_out_norm else None
-        self.mlp_norm = make_norm(settings)
+        self.attention_out_norm = Norm(settings) if settings.attention_out_norm else None
+        self.mlp_norm = Norm(settings)
         self.mlp = MLP(settings)
 
     def forward(self, x_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None = None) -> Tensor:

@@ -15,7 +15,7 @@ from longhaul.model.carry import Carry, KeyValueCache
 from longhaul.model.chunked_loss import Head, chunked_loss
 from longhaul.model.embedding import BigramTable, LearnedPositions, RotaryPositions, ValueTables
 from longhaul.model.head import OUTPUT_GAUGES, SummedLoss, measure, softcapped
-from longhaul.model.layers import Skips, make_norm
+from longhaul.model.layers import Norm, Skips
 from longhaul.model.masks import make_sight
 from longhaul.model.tap import Tap
 from longhaul.model.weights import Linear, Table
@@ -53,12 +53,12 @@ class GPT(nn.Module):
         self.project_in = Linear(narrow, width, bias=False) if narrow != width else None
         self.positions = LearnedPositions(settings) if settings.positions == "learned" else None
         self.rotary = RotaryPositions(settings) if settings.positions == "rotary" else None
-        self.embedding_norm = make_norm(settings) if settings.embedding_norm else None
+        self.embedding_norm = Norm(settings) if settings.embedding_norm else None
         self.value_tables = ValueTables(settings, rows) if settings.value_embeddings else None
         self.blocks = nn.ModuleList(Block(settings, layer) for layer in range(settings.layers))
         self.skips = Skips(settings.layers) if settings.unet_skips else None
         # Post-norm blocks end with a norm of their own.
-        self.final_norm = make_norm(settings) if settings.norm_placement == "pre" else None
+        self.final_norm = Norm(settings) if settings.norm_placement == "pre" else None
         self.project_out = Linear(width, narrow, bias=False) if narrow != width else None
         self.head = (
             None

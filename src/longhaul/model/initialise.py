@@ -15,7 +15,7 @@ from longhaul.core.errors import UsageError
 from longhaul.core.schedules import derive_key
 from longhaul.model.embedding import LearnedPositions, RotaryPositions, fill_sinusoidal
 from longhaul.model.gpt import GPT
-from longhaul.model.layers import LayerNorm, RMSNorm
+from longhaul.model.layers import Norm
 from longhaul.model.weights import Linear, Scalars, Table
 
 _HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -116,7 +116,7 @@ def to_half(model: GPT, dtype: torch.dtype, islands: bool) -> None:
     in it, as YaLM-100B did against divergence (its article: about 2 % of the time).
     """
     for module in model.modules():
-        if islands and isinstance(module, LayerNorm | RMSNorm):
+        if islands and isinstance(module, Norm):
             module.widens = True
         elif islands and isinstance(module, Scalars):
             pass

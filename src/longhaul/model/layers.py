@@ -72,53 +72,30 @@ class _SquaredRelu(torch.autograd.Function):
         return doubled.mul_(2.0)
 
 
-class LayerNorm(nn.Module):
-    """Zero mean, unit variance, learned scale and optional bias (arXiv 1607.06450)."""
+class Norm(nn.Module):
+    """Zero mean, unit variance, learned scale and optional bias (LayerNorm, arXiv 1607.06450); or
+    unit root mean square and a learned scale, no mean, no bias (RMSNorm, arXiv 1910.07467). Over
+    `width`; the residual stream's when absent.
+    """
 
     widens = False
     """Compute in float32 whatever comes in; see `initialise.to_half`."""
 
-    def __init__(self, settings: ModelSection, width: int) -> None:
+    def __init__(self, settings: ModelSection, width: int | None = None) -> None:
         super().__init__()
-        self.shape, self.eps, scale = (width,), settings.norm_eps, settings.norm_scale
+        width, scale = width or settings.width, settings.norm_scale
+        self.centres, self.eps = settings.norm == "layernorm", settings.norm_eps
+        has_bias = scale and settings.bias and self.centres
         self.weight = nn.Parameter(torch.empty(width)) if scale else None
-        self.bias = nn.Parameter(torch.empty(width)) if scale and settings.bias else None
+        self.bias = nn.Parameter(torch.empty(width)) if has_bias else None
 
     def forward(self, x_D: Tensor) -> Tensor:
         """Normalise [..., D]."""
         if self.widens:
             x_D = x_D.float()
-        return functional.layer_norm(x_D, self.shape, self.weight, self.bias, self.eps)
-
-
-class RMSNorm(nn.Module):
-    """Unit root mean square and a learned scale; no mean, no bias (arXiv 1910.07467)."""
-
-    widens = False
-    """As `LayerNorm.widens`."""
-
-    def __init__(self, settings: ModelSection, width: int) -> None:
-        super().__init__()
-        self.eps = settings.norm_eps
-        self.weight = nn.Parameter(torch.empty(width)) if settings.norm_scale else None
-
-    def forward(self, x_D: Tensor) -> Tensor:
-        """Normalise [..., D]."""
-        if self.widens:
-            x_D = x_D.float()
-        return unit_rms(x_D, self.eps, self.weight)
-
-
-NORMS: dict[str, Callable[[ModelSection, int], nn.Module]] = {
-    "layernorm": LayerNorm,
-    "rmsnorm": RMSNorm,
-}
-"""Value of `model.norm` → how one is made, given the width it normalises over."""
-
-
-def make_norm(settings: ModelSection, width: int | None = None) -> nn.Module:
-    """The norm that the settings ask for, over `width`; the residual stream's when absent."""
-    return NORMS[settings.norm](settings, width or settings.width)
+        if not self.centres:
+            return unit_rms(x_D, self.eps, self.weight)
+        return functional.layer_norm(x_D, x_D.shape[-1:], self.weight, self.bias, self.eps)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -145,7 +122,7 @@ class MLP(nn.Module):
         # Gated, one product for both halves: rows of the gate, then those of what it multiplies.
         parts = (inner, inner) if self.gated else (inner,)
         self.up = Linear(settings.width, sum(parts), settings.bias, parts=parts)
-        self.inner_norm = make_norm(settings, inner) if settings.mlp_inner_norm else None
+        self.inner_norm = Norm(settings, inner) if settings.mlp_inner_norm else None
         zero, width = settings.zero_projections, settings.width
         self.down = Linear(inner, width, settings.bias, writes_residual=True, zero=zero)
 

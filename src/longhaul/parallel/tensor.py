@@ -23,7 +23,7 @@ from longhaul.model.block import Block
 from longhaul.model.embedding import BigramTable, LearnedPositions
 from longhaul.model.gpt import GPT
 from longhaul.model.head import IGNORED_TARGET, OfTargets, SummedLoss, measure
-from longhaul.model.layers import LayerNorm, RMSNorm
+from longhaul.model.layers import Norm
 from longhaul.model.tap import Tap
 from longhaul.model.weights import Linear, Table
 from longhaul.parallel.recompute import become
@@ -49,21 +49,8 @@ def sum_to_stretches(x_BTD: Tensor, group: dist.ProcessGroup) -> Tensor:
     return x_BSD
 
 
-class CutRMSNorm(RMSNorm):
-    """Unit root mean square over the width of all ranks; the scale is this rank's stretch."""
-
-    group: dist.ProcessGroup
-
-    def forward(self, x_F: Tensor) -> Tensor:
-        """Normalise [..., F]."""
-        if self.widens:
-            x_F = x_F.float()
-        unit_F = x_F * (_mean(x_F.float().square(), self.group) + self.eps).rsqrt().to(x_F.dtype)
-        return unit_F if self.weight is None else unit_F * self.weight
-
-
-class CutLayerNorm(LayerNorm):
-    """Zero mean, unit variance over the width of all ranks; scale and shift are this rank's."""
+class CutNorm(Norm):
+    """Normalises over the width of all ranks; scale and shift are this rank's stretch."""
 
     group: dist.ProcessGroup
 
@@ -72,9 +59,12 @@ class CutLayerNorm(LayerNorm):
         if self.widens:
             x_F = x_F.float()
         wide_F = x_F.float()
-        centred_F = wide_F - _mean(wide_F, self.group)
-        unit_F = centred_F * (_mean(centred_F.square(), self.group) + self.eps).rsqrt()
-        unit_F = unit_F.to(x_F.dtype)
+        if self.centres:
+            centred_F = wide_F - _mean(wide_F, self.group)
+            unit_F = centred_F * (_mean(centred_F.square(), self.group) + self.eps).rsqrt()
+            unit_F = unit_F.to(x_F.dtype)
+        else:
+            unit_F = x_F * (_mean(wide_F.square(), self.group) + self.eps).rsqrt().to(x_F.dtype)
         if self.weight is not None:
             unit_F = unit_F * self.weight
         return unit_F if self.bias is None else unit_F + self.bias
@@ -244,10 +234,7 @@ class _Splitter:
                 width = mlp.down.weight.size(1)
                 self._cut(f"{name}.mlp.inner_norm", mlp.inner_norm, what, (width,))
             # Every rank has all positions and some of the width: sums go over all ranks.
-            if isinstance(mlp.inner_norm, LayerNorm):
-                become(mlp.inner_norm, CutLayerNorm).group = self._group
-            else:
-                become(mlp.inner_norm, CutRMSNorm).group = self._group
+            become(mlp.inner_norm, CutNorm).group = self._group
         self._out_of(f"{name}.mlp.down", mlp.down)
         for module in (attention, mlp):
             module.register_forward_pre_hook(self._gather_first)
