@@ -174,7 +174,7 @@ def bare_step(
     import torch
 
     from longhaul.data.batches import Batch
-    from longhaul.model.initialise import build, to_half
+    from longhaul.model.initialise import build, to_number_format
     from longhaul.optim.gate import LossScale
     from longhaul.optim.update_rules import build_optimizer
     from longhaul.parallel.device import choose_device, settle_torch
@@ -185,10 +185,9 @@ def bare_step(
     device, vocabulary = choose_device(recipe.machine.device), vocabulary_of(recipe)
     end_of_text = vocabulary - 1 if recipe.model.document_mask else None
     model = build(recipe.model, vocabulary, recipe.seed, device, end_of_text)
-    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision.half_weights or "")
-    if half is not None:
-        to_half(model, half, recipe.precision.islands)
-    scale = LossScale(recipe.optim.loss_scale, device) if half == torch.float16 else None
+    to_number_format(model, recipe.precision)
+    half = recipe.precision.half_weights
+    scale = LossScale(recipe.optim.loss_scale, device) if half == "fp16" else None
     step = TrainingStep(
         model, build_optimizer(model, recipe.optim), device, recipe.precision, recipe.seed,
         loss_scale=scale, compiled=compiled, sources=("random tokens",),

@@ -26,7 +26,7 @@ from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
 from longhaul.logbook.ledger import LedgerState, fold
-from longhaul.model.initialise import build, to_half
+from longhaul.model.initialise import build, to_number_format
 from longhaul.optim.gate import LossScale
 from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.state import Progress
@@ -99,8 +99,7 @@ def make_trainer(run: Run, home: Path) -> tuple[Trainer, BatchReader]:
     recipe, device, clock = recipe_of(run), torch.device("cpu"), FakeClock()
     dataset = _weighted(text(home, is_of_other_text(run)), recipe)
     model = build(recipe.model, dataset.vocab_size, recipe.seed)
-    if recipe.precision.half_weights == "bf16":
-        to_half(model, torch.bfloat16, recipe.precision.islands)
+    to_number_format(model, recipe.precision)
     model.register_forward_pre_hook(
         lambda module, _: None if module.training else clock.advance(_EVALUATION_S)
     )

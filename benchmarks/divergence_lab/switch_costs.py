@@ -30,7 +30,7 @@ from longhaul.config.load import load_recipe, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.data.batches import Batch
 from longhaul.model.gpt import GPT
-from longhaul.model.initialise import build, to_half
+from longhaul.model.initialise import build, to_number_format
 from longhaul.model.layers import Norm
 from longhaul.model.weights import Linear
 from longhaul.optim.update_rules import build_optimizer
@@ -105,8 +105,7 @@ def _cost(name: str, with_it: Callable[[], float], without: Callable[[], float])
 def _timed(recipe: Recipe, prepare: Prepare | None = None) -> Callable[[], float]:
     """A function that makes a few steps on random tokens and gives their seconds."""
     model = build(recipe.model, _VOCABULARY, recipe.seed)
-    if recipe.precision.half_weights is not None:
-        to_half(model, torch.bfloat16, recipe.precision.islands)
+    to_number_format(model, recipe.precision)
     if prepare is not None:
         prepare(model)
     step = TrainingStep(

@@ -38,7 +38,8 @@ from benchmarks.divergence_lab.switches import (
 from benchmarks.divergence_lab.truth import Truth
 
 from longhaul.config.load import load_recipe, with_overrides
-from longhaul.model.initialise import build, to_half
+from longhaul.config.train import PrecisionSection
+from longhaul.model.initialise import build, to_number_format
 
 FORMS = forms()
 
@@ -207,7 +208,7 @@ def half_model():
              "model.mlp_width": 48, "model.context": 16} | dict(ISLANDS.on)  # fmt: skip
     recipe = with_overrides(base, small)
     model = build(recipe.model, 64, recipe.seed)
-    to_half(model, torch.bfloat16, islands=True)
+    to_number_format(model, PrecisionSection(compute="bf16_weights"))
     return model
 
 

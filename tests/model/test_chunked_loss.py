@@ -5,10 +5,11 @@ import torch
 
 from longhaul.config import model as config
 from longhaul.config.model import ModelSection, rows_at_once
+from longhaul.config.train import PrecisionSection
 from longhaul.model.chunked_loss import Head, chunked_loss
 from longhaul.model.gpt import GPT
 from longhaul.model.head import IGNORED_TARGET, SummedLoss, softcapped
-from longhaul.model.initialise import build, to_half
+from longhaul.model.initialise import build, to_number_format
 from longhaul.model.tap import Tap
 from longhaul.train.memory import peak_of
 
@@ -82,7 +83,7 @@ def results(monkeypatch, chunk: int, changes: dict[str, object], precision: str)
     monkeypatch.setattr(config, "_FEWEST_ROWS", 1)
     model = build(ModelSection.model_validate(SHAPE | changes), 45, seed=0)
     if precision == "weights":
-        to_half(model, torch.bfloat16, islands=True)
+        to_number_format(model, PrecisionSection(compute="bf16_weights"))
     generator = torch.Generator().manual_seed(1)
     tokens_BT, targets_BT = torch.randint(45, (2, 3, 24), generator=generator)
     targets_BT[1, 20:] = IGNORED_TARGET
@@ -165,7 +166,7 @@ def test_float16_weights_keep_whole_logits(monkeypatch):
     monkeypatch.setattr(config, "CHUNK_ON_CPU", 45)
     monkeypatch.setattr("longhaul.model.gpt.chunked_loss", None)
     model = build(ModelSection.model_validate(SHAPE), 45, seed=0)
-    to_half(model, torch.float16, islands=False)
+    to_number_format(model, PrecisionSection(compute="fp16_weights", islands=False))
     assert model(torch.zeros(20, 24, dtype=torch.int64), torch.ones(20, 24).long()).isfinite()
 
 

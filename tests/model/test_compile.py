@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from longhaul.config.model import ModelSection
+from longhaul.config.train import PrecisionSection
 from longhaul.model.compiling import compiled_by_shape
 from longhaul.model.gpt import GPT
-from longhaul.model.initialise import build, to_half
+from longhaul.model.initialise import build, to_number_format
 from longhaul.model.tap import Tap
 
 SHAPE = {"layers": 2, "heads": 2, "width": 16, "context": 8, "vocab_multiple": 8}
@@ -82,8 +83,9 @@ def test_every_precision_is_one_graph_with_the_same_loss_and_gradients(precision
         torch.compiler.reset()
         model = made("post_norm")
         if precision != "autocast":
-            dtype = torch.bfloat16 if precision.startswith("bf16") else torch.float16
-            to_half(model, dtype, islands="islands" in precision)
+            compute, _, islands = precision.partition(" with ")
+            section = PrecisionSection(compute=f"{compute}_weights", islands=bool(islands))
+            to_number_format(model, section)
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
             found.append(loss_and_gradients(model, compiled, None, "aot_eager"))
     for eager, captured in zip(*found, strict=True):

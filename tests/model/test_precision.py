@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from longhaul.config.model import ModelSection
-from longhaul.model.initialise import build, to_half
+from longhaul.config.train import PrecisionSection
+from longhaul.model.initialise import build, to_number_format
 
 BASE = {"layers": 2, "heads": 2, "width": 16, "context": 12}
 FORMS = {
@@ -29,8 +30,8 @@ FORMS = {
 def made(form: str, dtype: torch.dtype | None, islands: bool = True):
     settings = ModelSection.model_validate(BASE | FORMS[form])
     model = build(settings, 21, seed=3)
-    if dtype is not None:
-        to_half(model, dtype, islands)
+    compute = {None: "float32", torch.bfloat16: "bf16_weights", torch.float16: "fp16_weights"}
+    to_number_format(model, PrecisionSection(compute=compute[dtype], islands=islands))
     return model
 
 

@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from longhaul.model.initialise import to_half
+from longhaul.config.train import PrecisionSection
+from longhaul.model.initialise import to_number_format
 from longhaul.monitor import weights
 from longhaul.monitor.weights import WeightGauges, present, tensors_norm
 from longhaul.optim.groups import make_groups
@@ -107,7 +108,7 @@ def test_a_loss_scale_is_undone(model, make_settings, fill_gradients):
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_half_weights_are_compared_after_rounding(model, make_settings, fill_gradients, name):
-    to_half(model, torch.bfloat16, islands=True)
+    to_number_format(model, PrecisionSection(compute="bf16_weights"))
     fill_gradients(model, seed=1)
     optimizer = build_optimizer(model, make_settings(name=name, lr=0.05))
     read, found, _ = expected(optimizer, lambda: watched_update(optimizer))

@@ -9,7 +9,7 @@ import torch
 from longhaul.config.load import load_recipe
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import Batch
-from longhaul.model.initialise import build, to_half
+from longhaul.model.initialise import build, to_number_format
 from longhaul.monitor.gauges import Readings, declared
 from longhaul.optim.gate import LossScale
 from longhaul.optim.update_rules import build_optimizer
@@ -29,16 +29,15 @@ def make_step(*overrides: str) -> TrainingStep:
     recipe = load_recipe("drill", [*TINY, *overrides]).recipe
     device = torch.device("cpu")
     model = build(recipe.model, 30, recipe.seed)
-    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision.half_weights or "")
-    if half is not None:
-        to_half(model, half, recipe.precision.islands)
+    to_number_format(model, recipe.precision)
+    half = recipe.precision.half_weights
     return TrainingStep(
         model,
         build_optimizer(model, recipe.optim),
         device,
         recipe.precision,
         recipe.seed,
-        loss_scale=LossScale(recipe.optim.loss_scale, device) if half == torch.float16 else None,
+        loss_scale=LossScale(recipe.optim.loss_scale, device) if half == "fp16" else None,
         sources=SOURCES,
     )
 

@@ -36,7 +36,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.widens = False
-        """The residual stream is float32 although the weights are not (`precision.to_half`)."""
+        """The residual stream is float32 although the weights are not: see `initialise.py`."""
         self.settings = settings
         self.residual_clamp = settings.residual_clamp
         """In force; a live run may change it between two steps."""

@@ -105,16 +105,13 @@ def fill_buffers(model: GPT, first_token: int = 0) -> None:
 
 
 def to_number_format(model: GPT, precision: PrecisionSection) -> None:
-    """Turn the filled, float32 weights of `model` into the recipe's number format, in place."""
-    if precision.half_weights is not None:
-        to_half(model, _HALF_DTYPES[precision.half_weights], precision.islands)
-
-
-def to_half(model: GPT, dtype: torch.dtype, islands: bool) -> None:
-    """Turn the filled, float32 weights of `model` into `dtype`, in place. Softmax and loss are
-    summed in float32 either way; `islands` keep the residual stream, the norms and learned mixtures
-    in it, as YaLM-100B did against divergence (its article: about 2 % of the time).
+    """Turn the filled, float32 weights of `model` into the recipe's format, in place. Softmax and
+    loss are summed in float32 whatever it is; `islands` keep the residual stream, the norms and
+    learned mixtures in it, as YaLM-100B did against divergence (its article: 2 % of the time).
     """
+    if precision.half_weights is None:
+        return
+    dtype, islands = _HALF_DTYPES[precision.half_weights], precision.islands
     for module in model.modules():
         if islands and isinstance(module, Norm):
             module.widens = True

@@ -79,7 +79,7 @@ class Norm(nn.Module):
     """
 
     widens = False
-    """Compute in float32 whatever comes in; see `initialise.to_half`."""
+    """Compute in float32 whatever comes in; see `initialise.to_number_format`."""
 
     def __init__(self, settings: ModelSection, width: int | None = None) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ class Linear(nn.Linear):
     """
 
     narrows = False
-    """Takes float32 into its half-precision product; see `initialise.to_half`."""
+    """Takes float32 into its half-precision product; see `initialise.to_number_format`."""
 
     def __init__(
         self,

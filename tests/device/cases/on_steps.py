@@ -4,14 +4,13 @@ Each case makes steps with and without gauges, in two micro-batches.
 """
 
 import pytest
-import torch
 
 from longhaul.config import model as model_section
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import shrunken
 from longhaul.data.batches import Batch
-from longhaul.model.initialise import build, to_half
+from longhaul.model.initialise import build, to_number_format
 from longhaul.optim.gate import LossScale
 from longhaul.optim.update_rules import OPTIMIZERS, build_optimizer
 from longhaul.parallel.recompute import checkpoint_activations
@@ -19,7 +18,6 @@ from longhaul.train.equality import random_batches
 from longhaul.train.step import TrainingStep
 
 VOCABULARY = 512
-HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 slow = pytest.mark.slow
 """Of the cases that differ from others in one switch more: `make test-slow` has all of them."""
 SMALL = ("model.layers=2", "batch.sequences=4", "batch.micro_sequences=2")
@@ -37,9 +35,8 @@ def recipe_of(name, *overrides: str) -> Recipe:
 def step_of(fake, recipe: Recipe) -> TrainingStep:
     with fake.building():
         model = build(recipe.model, VOCABULARY, recipe.seed, fake.device, end_of_text=0)
+        to_number_format(model, recipe.precision)
         half = recipe.precision.half_weights
-        if half is not None:
-            to_half(model, HALF[half], recipe.precision.islands)
         if recipe.machine.activation_checkpointing != "none":
             checkpoint_activations(model, recipe.machine.activation_checkpointing)
         return TrainingStep(
