@@ -17,10 +17,8 @@ from longhaul.config.recipe import Recipe
 class ModelSize:
     """Parameter counts, each of them exact."""
 
-    token_table: int
-    extra_tables: int
-    """Other tables looked up by tokens: of bigrams, of values."""
-    position_table: int
+    tables: int
+    """What is looked up: by tokens, by pairs of them, by positions."""
     projections: int
     """Matrices from the token table's width to the model's, and back."""
     blocks: int
@@ -38,8 +36,7 @@ class ModelSize:
     def total(self) -> int:
         """Parameters stored."""
         stored_head = 0 if self.tied_head else self.head
-        tables = self.token_table + self.extra_tables + self.position_table
-        return tables + self.non_embedding + stored_head
+        return self.tables + self.non_embedding + stored_head
 
     @property
     def non_embedding(self) -> int:
@@ -91,14 +88,13 @@ def model_size(model: ModelSection, vocab_size: int) -> ModelSize:
     rows, norm = model.padded_vocab(vocab_size), _norm(model, model.width)
     values = model.key_heads * model.head_width
     projected = model.table_width != model.width
-    in_blocks = sum(_block(model, layer) for layer in range(model.layers))
     norms_around = model.embedding_norm + (model.norm_placement == "pre")
     return ModelSize(
-        token_table=rows * model.table_width,
-        extra_tables=model.bigram_rows * model.table_width + model.value_embeddings * rows * values,
-        position_table=model.context * model.width if model.positions == "learned" else 0,
+        tables=(rows + model.bigram_rows) * model.table_width
+        + model.value_embeddings * rows * values
+        + (model.context * model.width if model.positions == "learned" else 0),
         projections=2 * model.table_width * model.width if projected else 0,
-        blocks=in_blocks,
+        blocks=sum(_block(model, layer) for layer in range(model.layers)),
         around_blocks=norms_around * norm + (model.layers // 2 if model.unet_skips else 0),
         head=rows * model.table_width,
         tied_head=model.tied_head,
