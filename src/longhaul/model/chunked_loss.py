@@ -4,7 +4,7 @@ never exist whole.
 Shape suffixes: N targets (B·T), R rows of a chunk, D width, V vocabulary (padded).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -47,9 +47,8 @@ def chunked_loss(
     kind, weight = x_ND.device.type, head.weight_VD
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
     loss, losses_N, log_normaliser_N, largest = _Chunked.apply(  # type: ignore[no-untyped-call]
-        x_ND, weight, head.padding_V, targets_N, head.softcap, head.z_loss, rows, dtype,
-        reads_gauges,
-    )  # fmt: skip
+        x_ND, weight, targets_N, head, rows, dtype, reads_gauges
+    )
     return loss, OfTargets(losses_N, log_normaliser_N, largest)
 
 
@@ -61,17 +60,15 @@ class _Chunked(torch.autograd.Function):
         ctx: Any,
         x_ND: Tensor,
         weight_VD: Tensor,
-        padding_V: Tensor | None,
         targets_N: Tensor,
-        softcap: float,
-        z_loss: float,
+        head: Head,
         rows: int,
         dtype: torch.dtype,
         reads_gauges: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         narrow_VD = weight_VD.to(dtype)
-        bias_V = None if padding_V is None else padding_V.to(dtype)
-        head = Head(narrow_VD, bias_V, softcap, z_loss)
+        padding_V = None if head.padding_V is None else head.padding_V.to(dtype)
+        head = replace(head, weight_VD=narrow_VD, padding_V=padding_V)
         wide = torch.promote_types(dtype, torch.float32)
         to_weight_VD = torch.zeros_like(weight_VD, dtype=wide)
         # A product in half precision that is added to them, in memory that is taken once.
@@ -90,9 +87,9 @@ class _Chunked(torch.autograd.Function):
         losses, normalisers, largest = zip(*of_chunks, strict=True)
         losses_N, log_normaliser_N = torch.cat(losses), torch.cat(normalisers)
         loss = losses_N.sum()
-        if z_loss:
+        if head.z_loss:
             counted_N = targets_N != IGNORED_TARGET
-            loss = loss + z_loss * (log_normaliser_N.square() * counted_N).sum()
+            loss = loss + head.z_loss * (log_normaliser_N.square() * counted_N).sum()
         most = torch.stack(largest).amax()
         ctx.x_dtype, ctx.weight_dtype = x_ND.dtype, weight_VD.dtype
         ctx.save_for_backward(torch.cat(to_x), to_weight_VD)
@@ -106,7 +103,7 @@ class _Chunked(torch.autograd.Function):
         # In place, as they are large; a second backward pass is refused by torch, which sees it.
         to_x_ND.mul_(gradient)
         to_weight_VD.mul_(gradient)
-        return (to_x_ND.to(ctx.x_dtype), to_weight_VD.to(ctx.weight_dtype), *[None] * 7)
+        return (to_x_ND.to(ctx.x_dtype), to_weight_VD.to(ctx.weight_dtype), *[None] * 5)
 
 
 def _of_chunk(
