@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 from longhaul.config.diagnose import DiagnoseSection
 from longhaul.core.events import EventKind
@@ -99,16 +100,14 @@ _JUMP = 1.25
 step is a decision, after which other levels are due."""
 
 
+_of_data = attrgetter("sequences", "sequence_length", "mixture_stage", "attention_window")
+
+
 def what_changed(before: StepRecord | None, record: StepRecord) -> Change:
     """What this step brought; nothing at the first."""
     if before is None:
         return ""
-    if (
-        record.sequences != before.sequences
-        or record.sequence_length != before.sequence_length
-        or record.mixture_stage != before.mixture_stage
-        or record.attention_window != before.attention_window
-    ):
+    if _of_data(record) != _of_data(before):
         return "data"
     if before.learning_rate <= 0:
         return ""

@@ -119,9 +119,6 @@ class LossScaleCollapse(Detector):
             self._moves.popleft()
         if record.loss_scale_at_floor:
             return (self._sign(record, "alarm", 0.0),)
-        return self._judge(record, scale)
-
-    def _judge(self, record: StepRecord, scale: float) -> Signs:
         fallen = -sum(move for _, move in self._moves)
         if fallen < self._limits.falls:
             return HEALTHY

@@ -177,7 +177,11 @@ class SlowProgress(Detector):
         if changed == "data":
             self._levels = Levels()
         if changed == "rate":
-            self._note_jump(record)
+            if record.learning_rate >= self._rate:
+                self._lowered = None
+            elif self._lowered is None:
+                self._before_change, self._lowered = self._ratios.median, record
+            self._ratios.clear()
         self._rate = record.learning_rate
         self._peak_rate = max(self._peak_rate, record.learning_rate)
         if math.isfinite(record.loss):
@@ -191,14 +195,6 @@ class SlowProgress(Detector):
         if record.warmup or record.step < _LEAST_STEPS or len(self._ratios) < self._limits.readings:
             return None
         return self._judge(record, self._ratios.median)
-
-    def _note_jump(self, record: StepRecord) -> None:
-        if record.learning_rate < self._rate:
-            if self._lowered is None:
-                self._before_change, self._lowered = self._ratios.median, record
-        else:
-            self._lowered = None
-        self._ratios.clear()
 
     def _judge(self, record: StepRecord, ratio: float) -> Signs:
         limits = self._limits
