@@ -158,7 +158,10 @@ class GPT(nn.Module):
         loss: Tensor
         if torch.is_grad_enabled():
             rows = rows_at_once(tokens, padded_vocab, x_BTD.is_cpu)
-            if rows < tokens and self._takes_gradients_early():
+            # Before the loss is scaled, which float16 needs; and a rank that has some columns knows
+            # the softmax after all others.
+            takes_early = self.loss.has_all_columns and self._head_VD().dtype != torch.float16
+            if rows < tokens and takes_early:
                 head = Head(self._head_VD(), self.padding_V, self.settings.logit_softcap, z_loss)
                 loss, of_targets = chunked_loss(
                     x_BTD.flatten(0, 1), targets_BT.flatten(), head, rows, reads_gauges
@@ -179,12 +182,6 @@ class GPT(nn.Module):
             for x_RD, targets_R in chunks
         ]
         return torch.stack(losses).sum()
-
-    def _takes_gradients_early(self) -> bool:
-        """Whether gradients of logits can be taken before the loss is scaled: float16 needs the
-        scale, and a rank that has some columns knows the softmax after all others.
-        """
-        return self.loss.has_all_columns and self._head_VD().dtype != torch.float16
 
     def _head_VD(self) -> Tensor:
         return self.tokens.weight if self.head is None else self.head.weight

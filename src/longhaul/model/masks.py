@@ -75,13 +75,20 @@ def views_of(
                 return CAUSAL
             if length == 1:
                 return EVERYTHING
+        rule = may_attend(window, document_BS)
         if sparse:
-            return View(blocks=_blocks(length, window, document_BS, device))
+            from torch.nn.attention.flex_attention import BlockMask
+
+            some, whole = _squares(length, window, document_BS, device)
+            tables, lengths = (*_ordered(some), *_ordered(whole)), (length, length)
+            blocks = BlockMask.from_kv_blocks(
+                *tables, BLOCK_SIZE=_BLOCK, mask_mod=rule, seq_lengths=lengths
+            )
+            return View(blocks=blocks)
         asking_T1 = torch.arange(past, past + length, device=device)[:, None]
         asked_S = torch.arange(past + length, device=device)
         sequences = 1 if document_BS is None else document_BS.size(0)
         sequence = torch.arange(sequences, device=device)[:, None, None, None]
-        rule = may_attend(window, document_BS)
         return View(mask=rule(sequence, sequence, asking_T1, asked_S))
 
     # All at once: a layer that is computed again must leave nothing behind, or torch.compile gives
@@ -89,21 +96,6 @@ def views_of(
     own = [None if window is None or window >= past + length else window for window in windows]
     views = {window: view(window) for window in dict.fromkeys(own)}
     return tuple(views[window] for window in own)
-
-
-def _blocks(
-    length: int, window: int | None, document_BS: Tensor | None, device: torch.device
-) -> "BlockMask":
-    from torch.nn.attention.flex_attention import BlockMask
-
-    some, whole = _squares(length, window, document_BS, device)
-    return BlockMask.from_kv_blocks(
-        *_ordered(some),
-        *_ordered(whole),
-        BLOCK_SIZE=_BLOCK,
-        mask_mod=may_attend(window, document_BS),
-        seq_lengths=(length, length),
-    )
 
 
 def _squares(
