@@ -119,18 +119,14 @@ class Recipe(Section):
             return self.train.steps
         if self.train.tokens is None:
             return None
-        return _steps_for_tokens(self.batch_stages(), self.train.tokens)
-
-
-def _steps_for_tokens(stages: tuple[BatchStage, ...], tokens: int) -> int:
-    trained = 0
-    for stage, following in zip(stages, [*stages[1:], None], strict=True):
-        per_step = stage.sequences * stage.sequence_length
-        needed = stage.from_step + math.ceil((tokens - trained) / per_step)
-        if following is None or needed <= following.from_step:
-            return needed
-        trained += per_step * (following.from_step - stage.from_step)
-    raise AssertionError("the last stage has no end")
+        left, stages = self.train.tokens, self.batch_stages()
+        for stage, following in zip(stages, [*stages[1:], None], strict=True):
+            per_step = stage.sequences * stage.sequence_length
+            end = stage.from_step + math.ceil(left / per_step)
+            if following is None or end <= following.from_step:
+                break
+            left -= per_step * (following.from_step - stage.from_step)
+        return end
 
 
 def source_name(name: str, path: str) -> str:

@@ -59,7 +59,9 @@ class ModelSize:
         `causal` counts only the part of the attention matrix that is not masked.
         """
         windows = [window and (stage_window or window) for window in self.windows]
-        attended = sum(_attended(span, window, causal) for window in windows)
+        seen = [min(span, window or span) for window in windows]
+        # Causal: half the square of the span, without the triangle beyond the window.
+        attended = sum(s - s * s / (2 * span) if causal else s for s in seen)
         return 6 * self.active + round(12 * self.width * attended)
 
 
@@ -75,12 +77,6 @@ def known_vocabulary(recipe: Recipe) -> tuple[int, bool]:
     if tokenizer.kind == "characters":
         return 65, False
     return 50_257, False
-
-
-def _attended(span: int, window: int | None, causal: bool) -> float:
-    # Causal: half the square of the span, without the triangle beyond the window.
-    seen = min(span, window or span)
-    return seen - seen * seen / (2 * span) if causal else seen
 
 
 def model_size(model: ModelSection, vocab_size: int) -> ModelSize:
