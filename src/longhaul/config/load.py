@@ -25,8 +25,6 @@ from longhaul.core.addresses import scrubbed, sealed, sealed_values
 from longhaul.core.errors import RecipeError
 from longhaul.core.strict import DamagedFile, parse_toml, read_toml
 
-_MOST_PARENTS = 16
-
 
 @dataclass(frozen=True)
 class Resolved:
@@ -82,7 +80,6 @@ def load_recipe(name: str, overrides: Sequence[str] = (), data: str | None = Non
     `data` replaces every source by this one file, folder or address. RecipeError has every problem
     found, not only the first.
     """
-    overrides, data = sealed_options(overrides, data)
     layers = _Layers()
     _read_with_parents(recipe_file(name), layers, ())
     _set_options(layers, overrides, data)
@@ -94,7 +91,7 @@ def load_on_top(
 ) -> Resolved:
     """Resolve tables that were merged before, with more options on top, as `load_recipe` does."""
     layers = _Layers(copy.deepcopy(dict(values)))
-    _set_options(layers, *sealed_options(overrides, data))
+    _set_options(layers, overrides, data)
     return resolve(layers.values, layers.origins, name)
 
 
@@ -190,7 +187,7 @@ def recipe_file(name: str) -> Path:
 
 
 def _read_with_parents(path: Path, layers: _Layers, children: tuple[Path, ...]) -> None:
-    if path.resolve() in children or len(children) >= _MOST_PARENTS:
+    if path.resolve() in children:
         chain = " → ".join(p.name for p in (*children, path))
         raise RecipeError(f"extends: {chain} goes round in a circle", "remove one `extends`")
     try:
@@ -215,6 +212,7 @@ def _read_with_parents(path: Path, layers: _Layers, children: tuple[Path, ...]) 
 
 
 def _set_options(layers: _Layers, overrides: Sequence[str], data: str | None) -> None:
+    overrides, data = sealed_options(overrides, data)
     if data is not None:
         layers.set("data.sources", [{"path": data}], f"--data {data}")
     for override in overrides:

@@ -4,8 +4,6 @@ from typing import Literal
 
 from longhaul.config.section import Section, fixed, live
 
-GATED_ACTIVATIONS = ("geglu", "swiglu")
-"""Activations that multiply one projection by another; their MLP has three matrices."""
 LOGITS_AT_ONCE = 1 << 26
 """Of a forward pass that no backward pass follows: 1,300 tokens of GPT-2's vocabulary, which keep
 a GPU busy and take less than a GB with their loss."""
@@ -186,8 +184,8 @@ class ModelSection(Section):
 
     @property
     def gated(self) -> bool:
-        """The MLP multiplies one projection by another."""
-        return self.activation in GATED_ACTIVATIONS
+        """The MLP multiplies one projection by another, and has three matrices."""
+        return self.activation in ("geglu", "swiglu")
 
     def window_of(self, layer: int) -> int | None:
         """Positions that a layer attends to when no stage says otherwise; None: all."""

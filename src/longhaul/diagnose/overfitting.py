@@ -82,11 +82,10 @@ class Overfitting(Detector):
     def _noise(self) -> float:
         """Robust standard deviation of one evaluation about its neighbours', trends left out."""
         losses = [validation.loss for validation in self._history]
-        bends = Window(_LEVEL_STEPS)
-        for a, b, c in zip(losses, losses[1:], losses[2:], strict=False):
-            bends.push(abs(a - 2 * b + c))
+        triples = zip(losses, losses[1:], losses[2:], strict=False)
+        bends = [abs(a - 2 * b + c) for a, b, c in triples]
         # The variance of a − 2b + c is six times that of each.
-        return SIGMA_PER_MAD * bends.median / math.sqrt(6) if len(bends) >= 4 else 0.0
+        return SIGMA_PER_MAD * median(bends) / math.sqrt(6) if len(bends) >= 4 else 0.0
 
     def _sign(self, event: Event, now: _Validation, best: _Validation, margin: float) -> Sign:
         severity: Severity = "notice"

@@ -58,9 +58,8 @@ class Attention(nn.Module):
         tables, from_end = settings.value_embeddings, settings.layers - layer
         has_extra = layer < tables or from_end <= tables
         self.extra_value_mix = Scalars(_VALUE_SHARES) if has_extra else None
-        self.head_scale = (
-            Scalars((1.0,) * self.heads) if settings.attention_head_scale else None
-        )  # arXiv 2110.09456, section 2.2
+        # arXiv 2110.09456, section 2.2
+        self.head_scale = Scalars((1.0,) * self.heads) if settings.attention_head_scale else None
         zero, width = settings.zero_projections, settings.width
         self.out = Linear(width, width, settings.bias, writes_residual=True, zero=zero)
 

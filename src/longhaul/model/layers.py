@@ -100,9 +100,8 @@ class Norm(nn.Module):
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,  # arXiv 1606.08415
-    "gelu_tanh": partial(
-        functional.gelu, approximate="tanh"
-    ),  # GPT-2's; "gelu_new" in transformers
+    # GPT-2's; "gelu_new" in transformers.
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
     "relu": functional.relu,
     "relu2": squared_relu,
     "geglu": functional.gelu,  # arXiv 2002.05202, of the gate

@@ -49,7 +49,6 @@ _BLOCK = 128  # Side of the squares that FlexAttention computes or skips.
 
 CAUSAL, EVERYTHING = View(is_causal=True), View()
 
-
 Sight = tuple[View, ...]
 """The views of one forward pass, by layer."""
 

@@ -52,15 +52,12 @@ class Tap:
         self._layers = {g.name: slice(place, end, columns) for place, g in enumerate(of_layer)}
         self._totals = {g.name: slice(place, place + 1) for place, g in enumerate(of_model, end)}
         self._places = self._layers | self._totals
+        self.size = len(self._of_reading)
+        """Readings in a drained tensor."""
         self._folded = torch.empty(self.size, device=device)
         self._losses: list[Tensor] = []
         self.is_open = False
         self._start_afresh()
-
-    @property
-    def size(self) -> int:
-        """Readings in a drained tensor."""
-        return len(self._of_reading)
 
     @contextmanager
     def open_for_forward(self) -> Iterator["Tap"]:
