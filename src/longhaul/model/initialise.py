@@ -80,17 +80,10 @@ def fill_weight(
             std = settings.init_std
             if isinstance(owner, Linear) and owner.writes_residual:
                 std /= (2 * settings.layers) ** 0.5
-            _fill_normal(weight, std, derive_key(seed, "initialise", name))
-
-
-def _fill_normal(parameter: Tensor, std: float, key: int) -> None:
-    generator = torch.Generator("cpu").manual_seed(key)
-    if parameter.device.type == "cpu":
-        parameter.normal_(0.0, std, generator=generator)
-        return
-    # Drawn on the host: generators of different devices give different numbers.
-    drawn: Tensor = torch.empty(parameter.shape).normal_(0.0, std, generator=generator)
-    parameter.copy_(drawn)
+            # Drawn on the host: generators of different devices give different numbers.
+            generator = torch.Generator("cpu").manual_seed(derive_key(seed, "initialise", name))
+            drawn = weight if weight.is_cpu else torch.empty(weight.shape)
+            weight.copy_(drawn.normal_(0.0, std, generator=generator))
 
 
 @torch.no_grad()

@@ -169,7 +169,7 @@ def test_a_replay_in_plain_form_counts_on_the_host(fake, make_trainer) -> None:
 
 
 FILLING = (
-    "model.initialise:_fill_normal", "model.initialise:fill_weight",
+    "model.initialise:fill_weight",
     "monitor.weights:_Sample.__init__",
     "model.embedding:RotaryPositions.fill",
 )  # fmt: skip
