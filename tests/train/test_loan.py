@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from longhaul.checkpoint.capture import capture
+from longhaul.checkpoint.capture import TrainingState, capture
 from longhaul.config.load import with_overrides
 from longhaul.core.records import StepRecord
-from longhaul.run.diagnose.bundle import copied
 from longhaul.train import borrowed_step as loan_file
 from longhaul.train.effective import fit_optimizer
 from longhaul.train.state import training_state
@@ -17,7 +16,8 @@ STEADY = ("batch.stages=[]", "evaluation.interval_steps=0", "checkpoint.interval
 
 def state_of(trainer: Trainer):
     parts = trainer._parts
-    return copied(capture(training_state(parts.step, parts.progress)))
+    state = capture(training_state(parts.step, parts.progress))
+    return TrainingState({name: t.clone() for name, t in state.tensors.items()}, state.facts)
 
 
 def live(trainer: Trainer):

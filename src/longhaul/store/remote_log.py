@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import ExitCode, LonghaulError, NotOwner
+from longhaul.core.records import Moment
 from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import RunFolder, created_of
 from longhaul.logbook.reading import JournalFile, journal_files
@@ -43,8 +43,6 @@ FOLDER = "book"
 PAGES = f"{FOLDER}/pages"
 PLAIN_PAGES = ("run.json", "recipe.toml", "asked.json", "nodes.jsonl")
 SEGMENT_PAGES = ("settings.json", "source.diff")
-Moment = Annotated[Seconds, Field(strict=True, ge=0, lt=1e11)]
-"""Before the year 5139; a calendar has no words for much more."""
 
 _EDITION = re.compile(r"([0-9]{6,18})-([0-9]{6,18})-([0-9a-f]{8})\.json", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.-]{0,64}")

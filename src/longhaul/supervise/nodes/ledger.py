@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import StrictInt, TypeAdapter
 
 from longhaul.core.files import naming
+from longhaul.core.records import Moment
 from longhaul.core.strict import lines_of, parse_json
-from longhaul.logbook.holder import Moment
 
 _GPU_UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-fA-F-]{36})\s*$", re.M)
 _NO_SERIAL = re.compile(
