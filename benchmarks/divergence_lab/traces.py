@@ -10,9 +10,9 @@ rounded before anything judges them, so a stored trace gives the findings that w
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -122,8 +122,7 @@ def _type(column: str) -> pa.DataType:
     if column == "run":
         return pa.string()
     if column in _PLAIN:
-        kinds = {f.name: f.type for f in fields(StepRecord)}
-        return pa.bool_() if kinds[column] in (bool, "bool") else pa.int32()
+        return pa.bool_() if get_type_hints(StepRecord)[column] is bool else pa.int32()
     return pa.float32()
 
 

@@ -9,6 +9,7 @@ import torch
 import longhaul.train.evaluation
 from longhaul.core.clocks import STEP_BUCKETS, FakeClock, tokens_per_second
 from longhaul.core.records import StepRecord
+from longhaul.model.compiling import Forms
 from longhaul.monitor.throughput import Throughput
 from longhaul.train.drain import Drain, Pace, dealt_out
 from longhaul.train.evaluation import Evaluation
@@ -165,7 +166,7 @@ def test_a_step_that_compiles_takes_nothing_from_those_before_and_after_it(
         return queue(step, *given, **named)
 
     monkeypatch.setattr(TrainingStep, "__call__", compiled)
-    monkeypatch.setattr(TrainingStep, "compiles", lambda *_: trainer.position.step == 40)
+    monkeypatch.setattr(Forms, "is_new", lambda *_: trainer.position.step == 40)
     throughput = Throughput()
     for record in trainer.steps():
         if isinstance(record, StepRecord):

@@ -23,7 +23,7 @@ def state(trainer: Trainer) -> dict[str, bytes]:
     captured = capture(training_state(step, trainer._parts.progress))
     others = {f"buffer.{name}": tensor for name, tensor in step.model.named_buffers()}
     tap = step.model_gauges.tap
-    others |= {"layers' gauges": tap._buffer_LG, "the model's gauges": tap._buffer_M}
+    others["gauges"] = tap._folded
     tensors = {**captured.tensors, **others}
     found = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
     gradients = [p.grad is None for p in step.model.parameters()]

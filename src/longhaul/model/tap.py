@@ -73,7 +73,8 @@ class Tap:
         """Fold a scalar tensor into a reading, of the model or a layer; nothing if closed."""
         if not self.is_open:
             return
-        slot = self._folded[self._places[name]][layer]
+        place = self._places[name]
+        slot = self._folded[place.start + layer * (place.step or 1)]
         match self._gauges[name].reduction:
             case "max":
                 torch.maximum(slot, value.to(slot.dtype), out=slot)

@@ -62,7 +62,7 @@ def test_of_large_data_it_is_found_beside_training_and_nothing_more_is_saved(
         begin(self, say)
 
     def ask_at_its_end(self) -> None:
-        self.wait()
+        self._thread.join()
         ask(self)
 
     monkeypatch.setattr(Verification, "begin", begin_beside)
