@@ -51,7 +51,7 @@ def loss_and_gradients(model: GPT, compiled: bool, tap: Tap | None, backend: str
         pytest.param("plain", False, marks=pytest.mark.slow),
         ("plain", True),
         ("speedrun", False),
-        ("post_norm", True),
+        pytest.param("post_norm", True, marks=pytest.mark.slow),
     ],
 )
 def test_the_model_is_one_graph_with_the_same_loss_gradients_and_gauges(form, tapped):

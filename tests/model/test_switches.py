@@ -177,7 +177,7 @@ def next_of(tokens_BT: Tensor) -> Tensor:
 
 
 def optimizer_of(model: GPT) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=5e-3)
+    return torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
 
 
 def one_step(model: GPT, optimizer: torch.optim.Optimizer, number: int) -> None:
@@ -214,9 +214,9 @@ def test_it_trains_and_every_weight_takes_part(changes: dict[str, object]) -> No
     model = made(changes)
     optimizer, moved = optimizer_of(model), set()
     losses = [plain_loss(model)]
-    for number in range(12):
+    for number in range(8):
         one_step(model, optimizer, number)
-        if number % 3 == 2:
+        if number % 2 == 1:
             losses.append(plain_loss(model))
         for name, weight in model.named_parameters():
             assert weight.grad is not None, name
