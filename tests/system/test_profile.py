@@ -84,8 +84,9 @@ def test_an_embedding_that_multiplies_by_one_hot_rows_is_named(
 
     monkeypatch.setattr(Table, "forward", multiplied)
     taken = profiled("--set", WIDE)
-    one = surprise(taken, "module")
-    assert one["subject"] == "tokens"
+    # On a busy machine something else may seem dear as well.
+    one = next(one for one in taken["surprises"] if one["subject"] == "tokens")
+    assert one["kind"] == "module"
     assert one in taken["surprises"][:3]
     assert one["sentence"].startswith("look-up table `tokens` takes ")
     assert "one-hot" in one["remedy"]
