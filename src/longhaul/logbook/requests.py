@@ -130,10 +130,18 @@ def _waiting(folder: RunFolder) -> list[Path]:
 def _read(path: Path) -> Request:
     if path.suffix != ".json" or not path.is_file():
         raise ValueError("not a .json file")
-    request = _REQUEST.validate_python(read_object(path, _MOST_BYTES))
+    try:
+        request = _REQUEST.validate_python(read_object(path, _MOST_BYTES))
+    except ValidationError as error:
+        raise ValueError(_first_problem(error)) from None
     if request.id != path.stem:
         raise ValueError(f"its id {request.id!r} is not its file's name")
     return request
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _move_aside(folder: RunFolder, path: Path, reason: str) -> None:
@@ -216,10 +224,8 @@ def arguments_of(request: Request) -> Arguments:
     try:
         return TypeAdapter(kind).validate_python(dict(request.data))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
         what = f"{request.kind} {dict(request.data)}"
-        raise Refused(f"{what}: makes no sense ({where}: {first['msg']})") from error
+        raise Refused(f"{what}: makes no sense ({_first_problem(error)})") from error
 
 
 def changed_recipe(

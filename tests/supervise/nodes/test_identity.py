@@ -2,7 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from longhaul.config.recover import NodeSection
+from longhaul.supervise.nodes.census import Census
 from longhaul.supervise.nodes.ledger import node_of, read_node, serial_or_none
+from longhaul.supervise.nodes.qualify import Answer
 
 UUIDS = [f"GPU-{number:08x}-1111-2222-3333-444455556666" for number in range(2)]
 
@@ -61,3 +64,17 @@ def test_what_makers_leave_in_place_of_a_serial_is_none(text: str) -> None:
 
 def test_a_serial_is_one() -> None:
     assert serial_or_none(" MJ0 0123-A\n") == "MJ0 0123-A"
+
+
+@pytest.mark.parametrize(
+    ("said", "known_by"),
+    [(["board:B"], "board:B"), (["machine:m"], "machine:m"), (["host:container-7"], "host:a"),
+     ([], "host:a")],
+)  # fmt: skip
+def test_a_node_without_serial_numbers_is_known_by_the_recipes_name(
+    said: list[str], known_by: str
+) -> None:
+    """And not by what it calls itself, which is another word after each start of a container."""
+    census = Census([NodeSection(name="a", command=["ssh", "a"])], [])
+    census.answered("a", Answer(True, "", {"parts": said}))
+    assert census.named("a").node.parts == {known_by}

@@ -110,5 +110,7 @@ class Census:
         if machine.imitated or name in self._known:
             return
         self._known.add(name)
-        node = node_of(name, said.get("parts", ())) if machine.command else read_node(host=name)
+        # Of what it is called it speaks for itself; the run knows it by the recipe's name.
+        parts = [part for part in said.get("parts", ()) if not part.startswith("host:")]
+        node = node_of(name, parts) if machine.command else read_node(host=name)
         self.machines[self.machines.index(machine)] = replace(machine, node=node)
