@@ -98,6 +98,9 @@ class _Rank:
         self._barrier.wait(60)
         return all_given
 
+    def share(self, value: Any = None) -> Any:
+        return self.gather(value)[0]
+
     def gather_first(self, value: Any) -> list[Any]:
         given = self.gather(value)
         return given if self.rank == 0 else []

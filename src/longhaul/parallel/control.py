@@ -148,10 +148,10 @@ def _outcome_of(body: Callable[[], Value]) -> Outcome[Value]:
         return None, error
 
 
-def _results(outcomes: list[Outcome[Value]], own: Outcome[Any]) -> list[Value]:
+def _results(outcomes: list[Outcome[Value]], own: Outcome[Any] | None) -> list[Value]:
     for _, failure in outcomes:
         if failure is not None:
-            raise failure from own[1]
+            raise failure from own and own[1]
     return [cast(Value, found) for found, _ in outcomes]
 
 
@@ -159,7 +159,8 @@ def first_does(control: Control | None, body: Callable[[], Value]) -> Value:
     """Rank 0 runs `body`; its result on all ranks, or its exception. One process is the first."""
     if control is None:
         return body()
-    return cast(Value, all_do(control, lambda: body() if control.rank == 0 else None)[0])
+    outcome = _outcome_of(body) if control.rank == 0 else None
+    return _results([control.share(outcome)], outcome)[0]
 
 
 STILL_AT_IT = "still at it"

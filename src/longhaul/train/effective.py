@@ -111,8 +111,9 @@ def parts_for(
     even if the settings in force name another: the trainer swaps them when it begins.
     """
     step.before_change()
-    name = facts.get("optim", {}).get("name")
-    if name in OPTIMIZERS:
+    of_optimizer = facts.get("optim")  # which nobody has compared with its hash yet
+    name = of_optimizer.get("name") if isinstance(of_optimizer, Mapping) else None
+    if isinstance(name, str) and name in OPTIMIZERS:
         fit_optimizer(step, progress.settings.optim.model_copy(update={"name": name}))
     return training_state(step, progress)
 

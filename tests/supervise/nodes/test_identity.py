@@ -75,6 +75,6 @@ def test_a_node_without_serial_numbers_is_known_by_the_recipes_name(
     said: list[str], known_by: str
 ) -> None:
     """And not by what it calls itself, which is another word after each start of a container."""
-    census = Census([NodeSection(name="a", command=["ssh", "a"])], [])
+    census = Census([NodeSection(name="a", command=("ssh", "a"))], [])
     census.answered("a", Answer(True, "", {"parts": said}))
     assert census.named("a").node.parts == {known_by}
