@@ -103,7 +103,7 @@ def _bucketed(
         f"SELECT segment, place, kept, point.x, point.y FROM "
         f"(SELECT segment, place, step <= kept AS kept, unnest([{points_sql}]) AS point FROM steps "
         f"JOIN kept USING (segment) GROUP BY segment, place, step <= kept, step // {width}) "
-        f"WHERE isfinite(point.y) ORDER BY place, point.x"
+        f"WHERE isfinite(point.y) ORDER BY place, point.x, point.y"
     ).fetchall()
     points: dict[tuple[str, int, bool], dict[float, float]] = {}
     for segment, place, kept, x, y in rows:

@@ -137,10 +137,11 @@ def sealed_options(
 def as_toml(value: Any) -> str:
     """A value as TOML writes it on one line."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{json.dumps(k)} = {as_toml(v)}' for k, v in value.items())}}}"
+        return f"{{{', '.join(f'{as_toml(k)} = {as_toml(v)}' for k, v in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(as_toml, value))}]"
-    return json.dumps(value) if isinstance(value, str | bool) else str(value)
+    # JSON would write a character beyond U+FFFF as two escapes, which TOML does not know.
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else str(value)
 
 
 def with_overrides(
@@ -187,7 +188,7 @@ def recipe_file(name: str) -> Path:
 
 
 def _read_with_parents(path: Path, layers: _Layers, children: tuple[Path, ...]) -> None:
-    if path.resolve() in children:
+    if path.resolve() in children or len(children) >= 16:
         chain = " → ".join(p.name for p in (*children, path))
         raise RecipeError(f"extends: {chain} goes round in a circle", "remove one `extends`")
     try:

@@ -93,7 +93,7 @@ class TokenStream:
                 ends, wanted = shard.document_ends, np.array([low, high], "<u8")
                 first, last = np.searchsorted(ends, wanted, side="right").tolist()
                 before = int(ends[first - 1]) if first else 0
-                for number in range(first, last + 1):
+                for number in range(first, min(last + 1, shard.num_documents)):
                     after = int(ends[number])
                     spans.append(DocumentSpan(shard.name(number), start + before, start + after))
                     before = after

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,13 @@ def note_done(folder: RunFolder, done: Done) -> None:
 
 def read_done(folder: RunFolder) -> list[Done]:
     """Every fault that was injected into a run, in order."""
-    return [Done(**line) for line in _lines(folder.path / _DONE)]
+    names = {field.name for field in fields(Done)}
+    return [Done(**line) for line in _lines(folder.path / _DONE, names)]
 
 
 def kernel_messages(folder: RunFolder, lines: list[str], since: Seconds, node: str) -> list[str]:
     """A kernel's messages since a monotonic time, with those that a drill injected."""
-    own = _lines(folder.path / _KERNEL_LOG)
+    own = _lines(folder.path / _KERNEL_LOG, {"monotonic", "node", "line"})
     added = [line for line in own if line["monotonic"] >= since and line["node"] == node]
     return [*lines, *(str(line["line"]) for line in added)]
 
@@ -94,13 +95,13 @@ def _add_line(path: Path, body: dict[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _lines(path: Path, names: set[str]) -> list[dict[str, Any]]:
     found = []
     with suppress(FileNotFoundError):
         for line in path.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):  # empty, or torn
                 found.append(json.loads(line))
-    return found
+    return [line for line in found if isinstance(line, dict) and line.keys() == names]
 
 
 def is_gone(folder: RunFolder, node: str) -> bool:

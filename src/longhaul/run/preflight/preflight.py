@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -64,8 +65,12 @@ def preflight(
             "start it once, without torchrun or srun; it starts its own",
         )
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="longhaul-preflight-") as temporary:
-        folder = Path(temporary) if typed.keep is None else _made(typed.keep)
+    with ExitStack() as leaving:
+        if typed.keep is None:
+            own = tempfile.TemporaryDirectory(prefix="longhaul-preflight-")
+            folder = Path(leaving.enter_context(own))
+        else:
+            folder = _made(typed.keep)
         context = _preflight_context(typed, folder)
         limit_s = float("inf") if typed.full else 60 * typed.minutes
         made: list[Check] = []

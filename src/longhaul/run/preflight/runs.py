@@ -109,7 +109,8 @@ def _training(context: PreflightContext, name: str) -> RunProcess:
 def _end_well(training: RunProcess, context: PreflightContext) -> None:
     code = training.wait(context.timeout_s)
     if code != 0:
-        why = last_message(training.output) or "no output"
+        own = (line for line in training.output.splitlines() if line.startswith("longhaul:"))
+        why = next(own, "") or last_message(training.output) or "no output"
         raise NeedsPerson(
             f"the small twin ended with exit code {code}: {why}",
             f"run it again with --keep DIR, and look at DIR/{training.folder.name}/said.log",
