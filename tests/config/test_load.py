@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.config.load import as_toml, (
+from longhaul.config.load import (
+    as_toml,
     leaves,
     load_recipe,
     parse_override,
@@ -126,7 +127,7 @@ def test_extending_in_a_circle_is_refused(tmp_path: Path) -> None:
     assert "goes round in a circle" in problems(b)
 
 
-@pytest.mark.parametrize("name", ["notes-\N{GRINNING FACE}.txt", 'a "word"', "back\\slash", "größe"])
+@pytest.mark.parametrize("name", ["\N{GRINNING FACE}", 'a "word"', "back\\slash", "größe"])
 def test_a_value_is_written_so_that_toml_reads_it_back(name: str) -> None:
     value = [{"name": name, name: [1, 0.5, True]}]
     assert tomllib.loads(f"value = {as_toml(value)}") == {"value": value}

@@ -108,7 +108,7 @@ def test_going_back_in_memory_does_not_wait(fake, make_trainer) -> None:
 
 
 def test_a_checkpoint_is_restored(fake, make_trainer, tmp_path: Path) -> None:
-    finished(make_trainer("evaluation.interval_steps=0", "train.steps=4"), 4)
+    finished(make_trainer("evaluation.interval_steps=0", "train.steps=5"), 5)
     parts = make_trainer()._parts
     with fake.building():
         restore(tmp_path / "checkpoints" / "step-4", training_state(parts.step, parts.progress))
