@@ -108,7 +108,9 @@ def short(change: Change | None = None, fault: Fault | None = None, lr: float = 
     return Case(run, change)
 
 
-@pytest.mark.parametrize("how", ["set", "fork", "restart"])
+@pytest.mark.parametrize(
+    "how", ["set", *(pytest.param(how, marks=pytest.mark.slow) for how in ("fork", "restart"))]
+)
 def test_what_a_person_does_holds_from_that_step_on(how: str, home: Path) -> None:
     """Equal to the twin to the bit before it, and another run after it."""
     changed = short(Change(how, {"optim.lr": 0.03}, 30))  # type: ignore[arg-type]

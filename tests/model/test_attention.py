@@ -203,9 +203,12 @@ def test_any_combination_of_switches_equals_the_reference(layer, length, warm, *
 
 
 FLEX_MASKS = [
-    {"window": 50},
+    pytest.param({"window": 50}, marks=pytest.mark.slow),
     {"document_mask": True, "kv_heads": 1},
-    {"window": 50, "document_mask": True, "split_score_scale": True, "kv_heads": 2},
+    pytest.param(
+        {"window": 50, "document_mask": True, "split_score_scale": True, "kv_heads": 2},
+        marks=pytest.mark.slow,
+    ),
 ]
 
 

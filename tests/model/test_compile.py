@@ -73,8 +73,10 @@ def test_the_model_is_one_graph_with_the_same_loss_gradients_and_gauges(form, ta
     "precision",
     [
         "autocast",
-        "bf16 with islands",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("bf16", "fp16")),
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("bf16 with islands", "bf16", "fp16")
+        ),
     ],
 )
 def test_every_precision_is_one_graph_with_the_same_loss_and_gradients(precision):

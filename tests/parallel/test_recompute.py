@@ -55,7 +55,8 @@ def test_less_is_kept() -> None:
     assert full < selective < everything
 
 
-@pytest.mark.parametrize("how", [pytest.param("selective", marks=pytest.mark.slow), "full"])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["selective", "full"])
 def test_a_compiled_step_computes_again_too(how: str) -> None:
     """As `machine.compile` compiles it, but for the generation of code, which needs a compiler."""
     torch.compiler.reset()

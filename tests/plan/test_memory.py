@@ -60,7 +60,11 @@ def test_a_step_is_estimated_whose_logits_are_never_whole(
     assert (estimate == whole) if float16 else (estimate.get("logits", 0) < whole["logits"] / 2)
 
 
-@some_shipped
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("quickstart", "speedrun-124m") else pytest.param(name, marks=pytest.mark.slow)
+     for name in shipped_recipes()],
+)  # fmt: skip
 @pytest.mark.parametrize("vocabulary", [32, VOCABULARY], ids=["layers", "logits"])
 def test_an_evaluation_is_estimated_where_layers_and_where_logits_take_most(
     name: str, vocabulary: int, monkeypatch: pytest.MonkeyPatch

@@ -61,7 +61,8 @@ def test_a_step_beyond_the_deadline_is_no_hang_as_its_passes_give_signs(
     assert not failures(room)
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
 def test_a_step_in_one_silent_pass_beyond_the_deadline_is_no_hang_either(
     room, processes: int
 ) -> None:

@@ -85,6 +85,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         server.wait()
 
 
+@pytest.mark.slow  # what comes back when all is lost comes back in the other test of S3
 def test_a_run_whose_local_checkpoints_are_gone_goes_on_from_s3(room, bucket: str) -> None:
     remote = ("--set", f"checkpoint.remote='{bucket}'")
     process = room.start("train", "drill", *OPTIONS, *remote)

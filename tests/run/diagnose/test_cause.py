@@ -85,7 +85,10 @@ def test_a_fault_that_struck_once_is_seen_in_the_record(worlds, tmp_path) -> Non
 
 @pytest.mark.parametrize(
     ("form", "kind"),
-    [("precision.compute=bf16", "future"), ("machine.compile=true", "backward")],
+    [
+        pytest.param("precision.compute=bf16", "future", marks=pytest.mark.slow),
+        ("machine.compile=true", "backward"),
+    ],
 )
 def test_a_kernel_that_only_the_fast_form_has_is_found(worlds, tmp_path, form, kind) -> None:
     wrong = worlds.World(kernel=kind)

@@ -120,7 +120,7 @@ def test_text_that_has_changed_for_good_is_gone_on_with(room, spoil: Callable[[s
     assert made == list(range(1, 151)), "no step is made again"
 
 
-@pytest.mark.parametrize("ladder", [SKIP, TIGHTEN])
+@pytest.mark.parametrize("ladder", [SKIP, pytest.param(TIGHTEN, marks=pytest.mark.slow)])
 def test_it_is_gone_on_with_where_gradients_stand_out_and_before_a_tighter_clip(
     room, spoil: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, ladder: str
 ) -> None:

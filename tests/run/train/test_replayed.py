@@ -73,7 +73,7 @@ def assert_same(done: Backtest, folder: RunFolder) -> None:
 
 
 @pytest.mark.usefixtures("_poison")
-@pytest.mark.parametrize("killed_at", [40, 70])
+@pytest.mark.parametrize("killed_at", [40, pytest.param(70, marks=pytest.mark.slow)])
 def test_a_journal_tells_every_decision_again_as_it_was(
     tmp_path: Path, prepared: Path, killed_at: int
 ) -> None:

@@ -84,8 +84,14 @@ def setting(path: str, value: Any, force: bool = True) -> tuple[str, dict[str, A
     "asked",
     [
         {WHEN: setting("optim.lr", 3.0)},
-        {WHEN: setting("optim.beta1", 0.999), WHEN + 2: setting("optim.lr", 2.0)},
-        {WHEN: setting("optim.name", "sgdw"), WHEN + 1: setting("optim.lr", 300.0)},
+        pytest.param(
+            {WHEN: setting("optim.beta1", 0.999), WHEN + 2: setting("optim.lr", 2.0)},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {WHEN: setting("optim.name", "sgdw"), WHEN + 1: setting("optim.lr", 300.0)},
+            marks=pytest.mark.slow,
+        ),
         {WHEN: ("fork", {"at": 100, "set": {"optim.lr": 3.0}, "reset": ["optimizer"]})},
     ],
     ids=["rate", "two settings", "another optimizer", "fork"],
