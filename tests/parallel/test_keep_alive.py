@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from longhaul.parallel import control
-from longhaul.parallel.control import STILL_AT_IT, patiently, received
+from longhaul.parallel.control import STILL_AT_IT, first_does, patiently, received
 
 
 class Ranks:
@@ -51,3 +51,17 @@ def test_what_goes_wrong_there_goes_wrong_here() -> None:
 
 def test_one_process_waits_for_itself() -> None:
     assert patiently(lambda: 2, None) == 2
+
+
+def test_what_rank_0_refuses_is_not_its_own_cause() -> None:
+    """It shares the very error that it raises; who follows the causes would never end."""
+
+    class Shared:
+        rank = 0
+
+        def share(self, value: object) -> object:
+            return value
+
+    with pytest.raises(ZeroDivisionError) as refused:
+        first_does(Shared(), lambda: 1 // 0)  # type: ignore[arg-type]
+    assert refused.value.__cause__ is None

@@ -151,7 +151,7 @@ def _outcome_of(body: Callable[[], Value]) -> Outcome[Value]:
 def _results(outcomes: list[Outcome[Value]], own: Outcome[Any] | None) -> list[Value]:
     for _, failure in outcomes:
         if failure is not None:
-            raise failure from own and own[1]
+            raise failure from own[1] if own and own[1] is not failure else None
     return [cast(Value, found) for found, _ in outcomes]
 
 
