@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,7 +91,12 @@ def test_what_cannot_be_synced_or_read_is_named(
     assert refused.value.filename == str(path)
 
 
-def test_an_error_without_a_path_says_who_met_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_without_a_path_says_who_met_with_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where torch is imported a process ends at once, and this one is that of the tests.
+    monkeypatch.setattr("longhaul.cli.common.os._exit", sys.exit)
+
     def write_nowhere() -> None:
         with Path("/dev/full").open("wb", buffering=0) as full:
             full.write(b"x")

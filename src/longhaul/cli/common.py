@@ -179,7 +179,7 @@ def leaving_in_order() -> Iterator[None]:
         yield
     except LonghaulError as error:
         print_error(f"{error.title}: {scrubbed(str(error))}")
-        sys.exit(error.exit_code)
+        _leave(error.exit_code)
     except typer.Exit as leaving:
         _leave(leaving.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -192,7 +192,7 @@ def leaving_in_order() -> Iterator[None]:
     except OSError as error:
         print_error(f"longhaul: {error.strerror or error}: {_where(error)}")
         print_error("  → mend what the path stands on, and give the same command again")
-        sys.exit(ExitCode.NEEDS_PERSON)
+        _leave(ExitCode.NEEDS_PERSON)
     except Exception as error:
         if "torch" in sys.modules:  # else no allocator has said anything
             from longhaul.train.allocation_errors import refused_memory
@@ -200,10 +200,10 @@ def leaving_in_order() -> Iterator[None]:
             if memory := refused_memory(error):
                 print_error(f"longhaul: ran out of {memory}: {error}")
                 print_error("  → free some, or give --set batch.micro_sequences=N with a smaller N")
-                sys.exit(ExitCode.NEEDS_PERSON)
+                _leave(ExitCode.NEEDS_PERSON)
         if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
             error.show()
-            sys.exit(ExitCode.RECIPE_WRONG)
+            _leave(ExitCode.RECIPE_WRONG)
         raise
     finally:
         ignore_notices()
