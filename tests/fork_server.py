@@ -2,11 +2,13 @@
 
 A fresh interpreter needs two to three seconds of processor time to import what a trainer needs,
 which was most of what the tests of real processes took. What is forked has a session, environment,
-folder and output of its own, and ends as an interpreter does; others see its environment in
-`/proc`, where what a drilled run leaves behind is looked for. It differs from a fresh one in that
-torch is imported already: what depends on how a process starts is tested with `subprocess`.
+folder and output of its own; others see its environment in `/proc`, where what a drilled run leaves
+behind is looked for. It differs from a fresh one in that torch is imported already, and in that it
+takes nothing apart at its end, which took as long as a short run: what depends on how a process
+starts, or on how Python ends it, is tested with `subprocess`.
 """
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -190,6 +193,8 @@ def _import_all() -> None:
     for module in _IMPORTED:
         importlib.import_module(module)
     installed_packages()
+    for made in tuple(weakref.finalize._registry):  # type: ignore[attr-defined]
+        made.atexit = False  # torch would unregister its operators in every process
     gc.collect()
     gc.freeze()  # what is shared stays shared
 
@@ -238,15 +243,26 @@ def _become(asked: dict[str, Any]) -> None:
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1,  # noqa: SIM115
                       closefd=False)  # fmt: skip
     arguments = asked["arguments"]
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        named = asked["env"].get(_HEEDED, "").split(os.pathsep)
-        sys.path[:1] = [asked["cwd"], *(folder for folder in named if folder)]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = arguments
-        sys.path[0] = str(Path(arguments[0]).parent)
-        runpy.run_path(arguments[0], run_name="__main__")
+    code: object = None
+    try:
+        if arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            named = asked["env"].get(_HEEDED, "").split(os.pathsep)
+            sys.path[:1] = [asked["cwd"], *(folder for folder in named if folder)]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = arguments
+            sys.path[0] = str(Path(arguments[0]).parent)
+            runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as leaving:
+        code = leaving.code
+    if code is None or isinstance(code, int):
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code or 0)
+    sys.exit(str(code))
 
 
 def _show(environment: dict[str, str]) -> None:
