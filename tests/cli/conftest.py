@@ -13,7 +13,7 @@ OPTIONS = (
     FEW_HELD_OUT,
     "train.steps=4", "optim.schedule.warmup_steps=1", "checkpoint.interval_steps=2",
     "evaluation.interval_steps=2", "sample.tokens=4", "batch.stages=[]", "machine.threads=1",
-    "data.held_out.fraction=0.001", "supervise.deadline_s=600.0",
+    "supervise.deadline_s=600.0",
     "model.width=16", "model.layers=1",  # its checkpoints are copied hundreds of times
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from longhaul.supervise.ownership import left_over
 TINY = """
 [data]
 sources = [{ name = "made-up", path = "synthetic" }]
-held_out = { by = "document", fraction = 0.002 }
+held_out = { by = "document", fraction = 0.0005 }
 [tokenizer]
 kind = "bytes"
 [model]

@@ -2,6 +2,8 @@
 
 import pytest
 
+from small_runs import FEW_HELD_OUT, HALF_A_BATCH
+
 RECIPE = """
 extends = "drill"
 name = "foreign"
@@ -18,7 +20,7 @@ replace_command = "touch {touched}"
 def test_a_recipe_with_a_command_is_refused_until_it_is_trusted_once(room, monkeypatch, word):
     touched, file = room.path / "touched", room.path / "foreign.toml"
     file.write_text(RECIPE.format(touched=touched))
-    options = ("--set", "train.steps=3")
+    options = ("--set", "train.steps=3", "--set", FEW_HELD_OUT, "--set", HALF_A_BATCH)
     code, said = room.run("train", str(file), *options)
     assert code == 2, said
     assert f'supervise.replace_command = "touch {touched}"' in said

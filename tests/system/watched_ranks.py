@@ -49,7 +49,7 @@ from longhaul.train.trainer import Trainer
 from longhaul.train.witness import hash_of
 
 SETS = (
-    "data.held_out.fraction=0.002",
+    "data.held_out.fraction=0.0005",
     "model.width=32", "model.layers=2", "model.context=32", "model.dropout=0.1",
     "batch.sequence_length=32", "batch.sequences=12", "batch.micro_sequences=3", "batch.stages=[]",
     "optim.schedule.warmup_steps=2", "evaluation.interval_steps=0",
