@@ -43,6 +43,11 @@ def worlds() -> Iterator[ModuleType]:
         sys.path.remove(str(BENCHMARKS))
 
 
+@pytest.fixture(autouse=True)
+def all_read_one_text(tmp_path: Path, prepared: Path) -> None:
+    (tmp_path / "prepared").symlink_to(prepared)
+
+
 def elsewhere(place: Callable[[], AbstractContextManager[object]]) -> Elsewhere:
     def compute(bundles: tuple[Bundle, ...]) -> Twice:
         with place():
