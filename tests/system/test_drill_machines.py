@@ -1,4 +1,4 @@
-"""A core of the incident book's machine rows, with real processes; `make drills-machines` runs all.
+"""The incident book's machine rows with real processes: `make drills-machines` runs all of them.
 
 What judges them is tested too: a drill must fail where the right answer is taken away.
 """
@@ -14,7 +14,7 @@ from drills.stage import Stage
 from longhaul.core.errors import UsageError
 from longhaul.run.drill.fault import parse_fault
 
-CORE = ("S2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("M1", "M12")))
+CORE = ("S2", "M1", "M12")
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -29,6 +29,7 @@ def done(drill_room: Path) -> dict[str, Result]:
     return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CORE)
 def test_a_drill_ends_as_the_incident_book_says(
     name: str, drill_room: Path, done: dict[str, Result]
@@ -38,6 +39,7 @@ def test_a_drill_ends_as_the_incident_book_says(
     assert not done[name].complaints
 
 
+@pytest.mark.slow
 def test_another_end_than_the_expected_one_is_complained_of(
     drill_room: Path, done: dict[str, Result]
 ) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import fmean
 
+import pytest
+
 from longhaul.core.records import Decision, StepRecord
 from longhaul.supervise.ownership import left_over
 
@@ -41,6 +43,7 @@ def losses(room, name: str) -> list[float]:
     return [made[step] for step in sorted(made)]
 
 
+@pytest.mark.slow  # `tests/run/train/test_undone.py` has it within one process
 def test_a_rate_set_a_thousand_times_too_high_in_a_live_run_costs_it_nothing_at_the_end(
     room,
 ) -> None:

@@ -128,10 +128,10 @@ def test_sampling_waits_for_each_token(fake, make_trainer) -> None:
     trainer = make_trainer("model.context=16")
     fake.allowed = ("train.sampling:sample_tokens",)
     tokens = sample_tokens(
-        trainer.training_step.model, [1, 2, 3], most_tokens=20, context=16, temperature=0.8,
+        trainer.training_step.model, [1, 2, 3], most_tokens=8, context=16, temperature=0.8,
         top_k=5, seed=1, device=fake.device,
     )  # fmt: skip
-    assert len(list(tokens)) == 20
+    assert len(list(tokens)) == 8
     assert fake.waited == {"tests", "train.sampling:sample_tokens"}
 
 
