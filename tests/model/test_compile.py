@@ -50,7 +50,7 @@ def loss_and_gradients(model: GPT, compiled: bool, tap: Tap | None, backend: str
     [
         pytest.param("plain", False, marks=pytest.mark.slow),
         ("plain", True),
-        ("speedrun", False),
+        pytest.param("speedrun", False, marks=pytest.mark.slow),
         pytest.param("post_norm", True, marks=pytest.mark.slow),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_step_is_estimated_whose_logits_are_never_whole(
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in ("quickstart", "speedrun-124m") else pytest.param(name, marks=pytest.mark.slow)
+    [name if name == "quickstart" else pytest.param(name, marks=pytest.mark.slow)
      for name in shipped_recipes()],
 )  # fmt: skip
 @pytest.mark.parametrize("vocabulary", [32, VOCABULARY], ids=["layers", "logits"])

@@ -60,6 +60,7 @@ def test_another_end_than_the_expected_one_is_complained_of(
     assert "pieces of state differ" in judged(processes=1)
 
 
+@pytest.mark.slow
 def test_a_run_that_may_not_start_again_fails_its_drill(drill_room: Path) -> None:
     said: list[str] = []
     assert not drill_machines(["M2"], drill_room / "blind", said.append, blind=True)

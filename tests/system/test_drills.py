@@ -29,6 +29,7 @@ def test_a_judgement_that_finds_nothing_fails_the_drills(drill_room: Path) -> No
     assert said[-1].endswith("FAILED: N9")
 
 
+@pytest.mark.slow
 def test_a_finding_about_something_harmless_fails_its_drill(drill_room: Path) -> None:
     # The frozen table of N7, told to be harmless: what a false alarm would look like.
     (frozen,), (harmless,) = chosen(["N7"]), chosen(["H3"])

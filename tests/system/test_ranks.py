@@ -152,6 +152,7 @@ def test_a_run_stops_and_goes_on_with_other_numbers_of_processes(
     assert validation(tmp_path) == pytest.approx(validation(alone), rel=1e-5)
 
 
+@pytest.mark.slow  # of one process: test_survival.py; from memory: test_surviving.py
 def test_after_a_kill_the_same_processes_go_on_bit_by_bit(
     tmp_path: Path, crew: Callable[..., Crew]
 ) -> None:

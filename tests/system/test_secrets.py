@@ -156,6 +156,7 @@ def test_secrets_that_do_not_reach_a_node_end_the_start_and_the_way_out_is_named
     assert not any(isinstance(record, StepRecord) for record in own.records())
 
 
+@pytest.mark.slow
 def test_the_ways_out_are_ways_out(own, server, monkeypatch):
     file = own.path / "guarded.toml"
     file.write_text(recipe(server))

@@ -156,6 +156,7 @@ def test_replays_on_the_own_device_and_on_another(fake, make_trainer) -> None:
     fake.module.asked.clear()
 
 
+@pytest.mark.slow
 def test_a_replay_in_plain_form_counts_on_the_host(fake, make_trainer) -> None:
     trainer = make_trainer()
     plain = "optim.optimizer:PortionsRule.update_by_torch"  # torch's loop reads its counters

@@ -83,7 +83,9 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return of_kind
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("nan", 48), ("noise", 150)])
+@pytest.mark.parametrize(
+    ("kind", "steps"), [("nan", 48), pytest.param("noise", 150, marks=pytest.mark.slow)]
+)
 def test_poisoned_data_is_passed_over_at_the_same_rate_whatever_the_ladder_says(
     room, spoil: Callable[[str], None], kind: str, steps: int
 ) -> None:
@@ -226,8 +228,10 @@ def test_looking_for_the_cause_changes_no_bit_of_a_run_that_does_the_same(
     ("why", "options"),
     [
         ("recover.diagnose_steps allows 3", ("recover.diagnose_steps=3",)),
-        ("no state is left", ("checkpoint.snapshot_interval_steps=0",)),
-        ("the host has no", ()),
+        pytest.param(
+            "no state is left", ("checkpoint.snapshot_interval_steps=0",), marks=pytest.mark.slow
+        ),
+        pytest.param("the host has no", (), marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_looked_for_is_said_and_the_drafted_plan_is_carried_out(

@@ -92,7 +92,10 @@ def setting(path: str, value: Any, force: bool = True) -> tuple[str, dict[str, A
             {WHEN: setting("optim.name", "sgdw"), WHEN + 1: setting("optim.lr", 300.0)},
             marks=pytest.mark.slow,
         ),
-        {WHEN: ("fork", {"at": 100, "set": {"optim.lr": 3.0}, "reset": ["optimizer"]})},
+        pytest.param(
+            {WHEN: ("fork", {"at": 100, "set": {"optim.lr": 3.0}, "reset": ["optimizer"]})},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["rate", "two settings", "another optimizer", "fork"],
 )
