@@ -95,7 +95,7 @@ def test_an_error_without_a_path_says_who_met_with_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Where torch is imported a process ends at once, and this one is that of the tests.
-    monkeypatch.setattr("longhaul.cli.common.os._exit", sys.exit)
+    monkeypatch.setattr("longhaul.cli.common._leave", sys.exit)
 
     def write_nowhere() -> None:
         with Path("/dev/full").open("wb", buffering=0) as full:
