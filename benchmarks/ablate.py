@@ -3,12 +3,14 @@
     python -m benchmarks.ablate --text tinyshakespeare.txt [--seeds 6] [--jobs 2] [--only QK,Muon]
 
 Each idea is off in as many runs as there are seeds, each beside the whole recipe's run of the same
-seed; the difference of their validation losses has a paired t-test, and counts where p < 0.01. The
-run without the idea is then made longer until it reaches the loss of the whole recipe: the tokens
-and the seconds that it needs more, in shares of the whole recipe's, are what the idea is worth.
-Dollars are seconds at a price an hour. An idea may cost time in each step: where it is worth fewer
-seconds than tokens, it does. Runs have one thread; `--jobs` of them are made at a time. Seconds are
-the processor's own, beyond those of a run of one step (start-up, last evaluation).
+seed; the difference of their validation losses has a paired t-test, and counts where p < 0.01.
+Where it does, the run without the idea is made longer until it reaches the loss of the whole
+recipe: the tokens and the seconds that it needs more, in shares of the whole recipe's, are its
+worth. Dollars are seconds at a price an hour. An idea may cost time in each step: where it is worth
+fewer seconds than tokens, it does. Runs have one thread; `--jobs` of them are made at a time.
+Seconds are the processor's own, beyond those of a run of one step (start-up, last evaluation).
+
+Ideas that the recipe does without are switched on instead, which tells why it does.
 """
 
 import argparse
@@ -21,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.common import Bar, figure, missing, write_results
@@ -61,6 +63,11 @@ WITHOUT: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """Idea → settings of the recipe without it."""
+WITH: dict[str, tuple[str, ...]] = {
+    "soft cap of the logits": ("model.logit_softcap=15.0",),
+    "cautious decay": ("optim.weight_decay=0.01", "optim.cautious_decay=true"),
+}  # fmt: skip
+"""Idea that the recipe does without → settings of the recipe with it."""
 LONGER = (1.25, 1.6, 2.2, 3.0)
 """Lengths at which a run without an idea is tried, in lengths of the whole recipe, until it gets
 there."""
@@ -126,10 +133,16 @@ class Worth:
     t: float
     """Of the paired test over seeds."""
     degrees: int
-    tokens: float | None
-    """Tokens needed without it, over those of the whole recipe; None: not reached."""
-    seconds: float | None
-    """The same, of training."""
+    pace: float
+    """Seconds of a step without it, over those of the whole recipe."""
+    tokens: float | None = None
+    """Tokens needed without it, over those of the whole recipe; None: not reached, or of an idea
+    that is not shown to be worth anything."""
+
+    @property
+    def seconds(self) -> float | None:
+        """The same as `tokens`, of training."""
+        return None if self.tokens is None else self.tokens * self.pace
 
     @property
     def is_winner(self) -> bool:
@@ -137,35 +150,43 @@ class Worth:
         return self.t > _T99[min(self.degrees, len(_T99) - 1)]
 
 
+def paired(before: dict[int, Run], after: dict[int, Run]) -> tuple[float, float]:
+    """Nats that the loss is higher after than before, and t of the paired test over seeds."""
+    more = [after[seed].loss - run.loss for seed, run in before.items()]
+    spread = statistics.stdev(more) / math.sqrt(len(more)) or math.inf
+    return statistics.fmean(more), statistics.fmean(more) / spread
+
+
+def pace(before: dict[int, Run], after: dict[int, Run]) -> float:
+    """Seconds after over seconds before, of runs of the same steps."""
+    return statistics.median(after[seed].seconds / run.seconds for seed, run in before.items())
+
+
 def worth(
     trainings: Trainings, settings: tuple[str, ...], whole: dict[int, Run], steps: int
 ) -> Worth:
     """Train without an idea: as long as the whole recipe, then longer."""
     without = dict(zip(whole, trainings.runs(settings, whole, steps), strict=True))
-    lost = [without[seed].loss - run.loss for seed, run in whole.items()]
-    spread = statistics.stdev(lost) / math.sqrt(len(lost)) or math.inf
-    aim = statistics.fmean(run.loss for run in whole.values())
-    pace = statistics.median(without[s].seconds / r.seconds for s, r in whole.items())
-    longer = needed(trainings, settings, aim, {1.0: list(without.values())}, steps, list(whole))
-    return Worth(
-        statistics.fmean(lost), statistics.fmean(lost) / spread, len(lost) - 1,
-        longer, None if longer is None else longer * pace,
-    )  # fmt: skip
+    loss, t = paired(whole, without)
+    found = Worth(loss, t, len(whole) - 1, pace(whole, without))
+    if not found.is_winner:
+        return found
+    return replace(found, tokens=needed(trainings, settings, whole, without, steps))
 
 
 def needed(
     trainings: Trainings,
     settings: tuple[str, ...],
-    aim: float,
-    made: dict[float, list[Run]],
+    whole: dict[int, Run],
+    without: dict[int, Run],
     steps: int,
-    seeds: list[int],
 ) -> float | None:
-    """Length at which the mean loss without the idea is `aim`, between the two lengths next to it
-    by the logarithm of the length; 1 where it is there at once.
+    """Length at which the mean loss without the idea is that of the whole recipe, between the two
+    lengths next to it by the logarithm of the length; over a few of the seeds.
     """
-    few = seeds[:_SEEDS_OF_LENGTHS]
-    before, loss_before = 1.0, statistics.fmean(run.loss for run in made[1.0])
+    few = list(whole)[:_SEEDS_OF_LENGTHS]
+    aim = statistics.fmean(whole[seed].loss for seed in few)
+    before, loss_before = 1.0, statistics.fmean(without[seed].loss for seed in few)
     if loss_before <= aim:
         return 1.0
     for length in LONGER:
@@ -182,8 +203,10 @@ def rows_of(idea: str, found: Worth, whole_s: float, price: float) -> list[Bar]:
     """Figures of one idea."""
     verdict = "p < 0.01" if found.is_winner else "not shown (p ≥ 0.01)"
     rows = [figure(f"{idea}: loss without it", found.loss, "nats", f"{verdict}, t {found.t:.1f}")]
+    rows.append(figure(f"{idea}: seconds of a step without it", found.pace, "×"))
     if found.tokens is None or found.seconds is None:
-        return [*rows, missing(f"{idea}: tokens", f"not there after {LONGER[-1]} times as many")]
+        many = f"not there after {LONGER[-1]} times as many"
+        return [*rows, missing(f"{idea}: tokens", many if found.is_winner else verdict)]
     saved = (found.seconds - 1) * whole_s
     return [
         *rows,
@@ -194,20 +217,34 @@ def rows_of(idea: str, found: Worth, whole_s: float, price: float) -> list[Bar]:
 
 
 def table(found: dict[str, Worth], whole_s: float, price: float) -> str:
-    """Markdown, the most seconds first."""
+    """Markdown, what costs most where it is missing first."""
     lines = [
-        "| without | loss | p < 0.01 | tokens to the same loss | seconds | dollars a 1,000 runs |",
-        "|---|---|---|---|---|---|",
+        "| without | loss | p < 0.01 | seconds of a step | tokens to the same loss | seconds "
+        "| dollars a 1,000 runs |",
+        "|---|---|---|---|---|---|---|",
     ]
-    by_worth = sorted(found.items(), key=lambda item: -(item[1].seconds or math.inf))
+    by_worth = sorted(found.items(), key=lambda item: (not item[1].is_winner, -item[1].loss))
     for idea, one in by_worth:
         if one.tokens is None or one.seconds is None:
-            more = f"over {LONGER[-1]:g} × | | |"
+            more = f"over {LONGER[-1]:g} × | | |" if one.is_winner else "– | – | – |"
         else:
             dollars = (one.seconds - 1) * whole_s / 3600 * price * 1000
             more = f"{one.tokens:.2f} × | {one.seconds:.2f} × | {dollars:+.3f} |"
         shown = "yes" if one.is_winner else "no"
-        lines.append(f"| {idea} | {one.loss:+.4f} | {shown} | {more}")
+        lines.append(f"| {idea} | {one.loss:+.4f} | {shown} | {one.pace:.2f} × | {more}")
+    return "\n".join(lines)
+
+
+def table_of_others(found: dict[str, tuple[float, float, float]], degrees: int) -> str:
+    """Markdown, the most helpful first: idea → what it adds to the loss, its t, and its pace."""
+    lines = [
+        "| with, which the recipe does without | loss | p < 0.01 | seconds of a step |",
+        "|---|---|---|---|",
+    ]
+    bar = _T99[min(degrees, len(_T99) - 1)]
+    for idea, (loss, t, slower) in sorted(found.items(), key=lambda item: item[1][0]):
+        shown = "yes" if abs(t) > bar else "no"
+        lines.append(f"| {idea} | {loss:+.4f} | {shown} | {slower:.2f} × |")
     return "\n".join(lines)
 
 
@@ -229,9 +266,13 @@ def main() -> None:
 
     steps = load_recipe(RECIPE).recipe.total_steps()
     chosen = tuple(given.only.split(","))
-    ideas = {idea: off for idea, off in WITHOUT.items() if idea.startswith(chosen)}
-    if not ideas:
-        sys.exit(f"--only {given.only}: no idea of that name (there are: {', '.join(WITHOUT)})")
+    ideas, others = (
+        {idea: settings for idea, settings in every.items() if idea.startswith(chosen)}
+        for every in (WITHOUT, WITH)
+    )
+    if not ideas and not others:
+        names = ", ".join((*WITHOUT, *WITH))
+        sys.exit(f"--only {given.only}: no idea of that name (there are: {names})")
     with tempfile.TemporaryDirectory(prefix="ablate-") as name:
         trainings = Trainings(given.text, Path(name), given.jobs)
         seeds = range(1, given.seeds + 1)
@@ -245,7 +286,17 @@ def main() -> None:
             found[idea] = worth(trainings, off, whole, steps)
             print(f"  without {idea}: {found[idea]}", flush=True)
             rows += rows_of(idea, found[idea], whole_s, given.price)
+        added = {}
+        for idea, on in others.items():
+            made = dict(zip(seeds, trainings.runs(on, seeds, steps), strict=True))
+            added[idea] = (*paired(whole, made), pace(whole, made))
+            loss, t, slower = added[idea]
+            print(f"  with {idea}: {added[idea]}", flush=True)
+            rows.append(figure(f"with {idea}: more loss", loss, "nats", f"t {t:.1f}"))
+            rows.append(figure(f"with {idea}: seconds of a step", slower, "×"))
     print(table(found, whole_s, given.price))
+    print()
+    print(table_of_others(added, given.seeds - 1))
     if not given.only:
         write_results("ablate", rows, "python -m benchmarks.ablate " + " ".join(sys.argv[1:]))
 
