@@ -161,7 +161,7 @@ def run(case: Case, place: Place, control: Any, dataset: Dataset) -> dict[str, A
 
 
 def lead(trainer: Trainer, comparison: RankComparison) -> dict[str, Any]:
-    losses, verdicts, named = [], [], []
+    losses, verdicts, named, paces = [], [], [], []
     world = comparison.world
     watch = StragglerWatch([world.layout.stage(rank) for rank in range(world.size)])
     for record in trainer.steps():
@@ -170,9 +170,10 @@ def lead(trainer: Trainer, comparison: RankComparison) -> dict[str, Any]:
             verdict = verdict_of(compared, None)
             verdicts.append([compared.step, compared.what, verdict.kind, verdict.ranks])
         for made, seconds in comparison.paces():
+            paces.append(seconds)
             named += [[made, s.rank, s.slower] for s in watch.observe(made, seconds)]
-    return {"losses": losses, "verdicts": verdicts, "named": named, "nodes": comparison.nodes,
-            "alike": comparison.held_alike}  # fmt: skip
+    return {"losses": losses, "verdicts": verdicts, "named": named, "paces": paces,
+            "nodes": comparison.nodes, "alike": comparison.held_alike}  # fmt: skip
 
 
 def spoil(case: Case, rank: int, trainer: Trainer) -> None:
@@ -181,12 +182,15 @@ def spoil(case: Case, rank: int, trainer: Trainer) -> None:
     if not case.wrong:
         return
     who, kind, strength, first = case.wrong.split()
-    if rank != int(who):
-        return
     step, by, begins = trainer.training_step, float(strength), int(first)
 
     def acting() -> bool:
-        return trainer.position.step + 1 >= begins
+        return rank == int(who) and trainer.position.step + 1 >= begins
+
+    if kind == "slow":
+        count_passes(step, acting, by)
+    if rank != int(who):
+        return
 
     def scaled(loss: torch.Tensor, **_: Any) -> torch.Tensor:
         """The same loss, of which the gradients are so many times as large."""
@@ -199,19 +203,29 @@ def spoil(case: Case, rank: int, trainer: Trainer) -> None:
         names = [name for name in step.parallel.parameters if kind in name]
         weight = own_part(step.parallel.parameters[names[0]])
         register(Point.BEFORE_STEP, partial(_turned, begins, weight, int(by)))
-    else:
-        step._loss = partial(_longer, step._loss, acting, by)  # type: ignore[method-assign]
-        step._backward = partial(_longer, step._backward, acting, by)  # type: ignore[method-assign]
+    elif kind == "late":
+        register(Point.LOSS, partial(_late, by))
 
 
-def _longer(compute: Any, acting: Callable[[], bool], by: float, *given: Any, **named: Any) -> Any:
-    """Compute, and take so many times the processor time."""
-    began = time.thread_time()
-    made = compute(*given, **named)
-    until = began + (time.thread_time() - began) * (by if acting() else 1.0)
-    while time.thread_time() < until:
-        pass
-    return made
+def _late(seconds: float, loss: torch.Tensor, **_: Any) -> torch.Tensor:
+    """The same loss, for which the others wait."""
+    time.sleep(seconds)
+    return loss
+
+
+def count_passes(step: TrainingStep, is_slow: Callable[[], bool], by: float) -> None:
+    """Let each pass, forward or backward, take one second of the rank's clock, or `by` seconds."""
+    seconds = 0.0
+
+    def counted(compute: Any, *given: Any, **named: Any) -> Any:
+        nonlocal seconds
+        seconds += by if is_slow() else 1.0
+        return compute(*given, **named)
+
+    step._loss = partial(counted, step._loss)  # type: ignore[method-assign]
+    step._backward = partial(counted, step._backward)  # type: ignore[method-assign]
+    assert step.pulse is not None
+    step.pulse.clock = lambda: seconds
 
 
 def _turned(begins: int, weight: torch.Tensor, bit: int, _: Trainer, step: int) -> None:

@@ -12,7 +12,7 @@ Tensor-parallel layers wait for each other inside, so the ranks of one layer loo
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +34,8 @@ class Pulse:
 
     def __init__(self, device: torch.device, layers: Sequence[nn.Module]) -> None:
         self._device, self._queues = device, queues(device)
+        self.clock: Callable[[], Seconds] = time.thread_time
+        """Of the host."""
         self._late = _LATE_STEPS if self._queues else 0
         self._times: dict[int, Seconds | list[Mark]] = {}
         self._took: Seconds = math.nan
@@ -50,11 +52,11 @@ class Pulse:
     def computing(self) -> Iterator[None]:
         """The body makes the passes of a step."""
         self._events = [] if self._queues else None
-        before = time.thread_time()
+        before = self.clock()
         try:
             yield
         finally:
-            self._took = time.thread_time() - before
+            self._took = self.clock() - before
 
     def reach(self, step: int) -> Tensor | None:
         """Keep what the step took that has just been made; at every eighth step float64 [8]:
