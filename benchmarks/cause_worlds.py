@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from longhaul.core.clocks import RealClock, TimeBuckets
 from longhaul.core.machine import fingerprint
-from longhaul.core.output import SilentView
+from longhaul.core.output import View
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchReader
 from longhaul.data.verification import text_for_training
@@ -221,7 +221,7 @@ def poisoned(steps: tuple[int, ...], kind: str, blocks: int) -> Iterator[None]:
 
 def train(room: Path, name: str, options: tuple[str, ...], happens: Happening) -> RunFolder:
     """Train a run as `longhaul train` does, without its judgement, which would end it early."""
-    clock, view = RealClock(), SilentView()
+    clock, view = RealClock(), View()
     folder = create_run(room / name, clock)
     write_run_spec(folder, resolve_spec("drill", options, None, room / "prepared"))
     device = torch.device("cpu")

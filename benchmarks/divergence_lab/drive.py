@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from benchmarks.divergence_lab.faults import DisturbedStep
+from benchmarks.divergence_lab.faults import DisturbedStep, LabClock
 from benchmarks.divergence_lab.other import is_of_other_text, located, sources
 from benchmarks.divergence_lab.runs import BASE, Run
 
@@ -19,7 +19,7 @@ from longhaul.checkpoint.saver import CheckpointChange, Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe, with_overrides
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import FakeClock, TimeBuckets
+from longhaul.core.clocks import TimeBuckets
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.data.batches import BatchReader
@@ -40,7 +40,7 @@ _SAVE_S = 3.0
 class SlowSaver(Saver):
     """Stands in for the saver: saves nothing, and takes its time."""
 
-    def __init__(self, clock: FakeClock) -> None:
+    def __init__(self, clock: LabClock) -> None:
         self._clock = clock
 
     def save(
@@ -96,7 +96,7 @@ def ledger_of(run: Run) -> LedgerState:
 def make_trainer(run: Run, home: Path) -> tuple[Trainer, BatchReader]:
     """A trainer at its start, and the reader to close after it."""
     torch.set_num_threads(1)
-    recipe, device, clock = recipe_of(run), torch.device("cpu"), FakeClock()
+    recipe, device, clock = recipe_of(run), torch.device("cpu"), LabClock()
     dataset = _weighted(text(home, is_of_other_text(run)), recipe)
     model = build(recipe.model, dataset.vocab_size, recipe.seed)
     to_number_format(model, recipe.precision)

@@ -14,8 +14,8 @@ import torch
 from benchmarks.divergence_lab.runs import Fault, Run
 from torch import Tensor
 
-from longhaul.core.clocks import FakeClock
 from longhaul.core.schedules import derive_key
+from longhaul.core.units import Seconds
 from longhaul.data.batches import Batch
 from longhaul.model.gpt import GPT
 from longhaul.train.step import TrainingStep
@@ -39,6 +39,22 @@ _RAMP_STEPS = 90
 """Steps over which escape characters come to their full share."""
 
 
+class LabClock:
+    """Seconds that steps, evaluations and saves are said to take."""
+
+    def __init__(self) -> None:
+        self._now = 1_000_000.0
+
+    def wall(self) -> Seconds:
+        return self._now
+
+    def monotonic(self) -> Seconds:
+        return self._now
+
+    def advance(self, seconds: Seconds) -> None:
+        self._now += seconds
+
+
 class DisturbedStep(TrainingStep):
     """A step with faults.
 
@@ -47,7 +63,7 @@ class DisturbedStep(TrainingStep):
         clock: told how long each step took.
     """
 
-    def __init__(self, run: Run, clock: FakeClock, *given: Any, **named: Any) -> None:
+    def __init__(self, run: Run, clock: LabClock, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._run, self._clock = run, clock
         self._noise = torch.Generator().manual_seed(derive_key(run.seed, "fault"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes import FakeClock
 from longhaul.board.report import write_report
-from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from fakes import FakeClock
 from longhaul.board.chronicle import MOST_ENTRIES, chronicle, in_short
 from longhaul.board.facts import read_facts
-from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
 
 

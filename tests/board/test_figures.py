@@ -1,6 +1,6 @@
+from fakes import FakeClock
 from longhaul.board.facts import read_facts
 from longhaul.board.figures import loss_figure, progress_figure, step_figures
-from longhaul.core.clocks import FakeClock
 
 
 def test_a_spike_that_was_rolled_back_does_not_flatten_the_loss(told):

@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from fakes import FakeClock
 from longhaul.board.facts import read_facts
 from longhaul.board.report import render
-from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
 
 

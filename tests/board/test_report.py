@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from fakes import FakeClock
 from longhaul.board import page
 from longhaul.board.page import plotly_script
 from longhaul.board.report import write_report
-from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import LonghaulError, UsageError
 
 

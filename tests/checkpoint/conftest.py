@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fakes import FakeClock
 from longhaul.checkpoint.storage import save_tensors
 from longhaul.checkpoint.write import render_facts, write_checkpoint
-from longhaul.core.clocks import FakeClock
 from longhaul.core.pieces import Pieces
 
 

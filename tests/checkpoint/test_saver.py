@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from fakes import FakeClock
 from longhaul.checkpoint.capture import TrainingState
 from longhaul.checkpoint.host_buffers import Staging
 from longhaul.checkpoint.loader import load
 from longhaul.checkpoint.saver import CheckpointChange, Saver
 from longhaul.core import files
-from longhaul.core.clocks import FakeClock
 from longhaul.core.files import moved
 from longhaul.core.units import short_bytes
 from longhaul.store.catalogue import catalogue, remove

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fakes import FakeClock
 from longhaul.checkpoint.host_buffers import SnapshotInSharedMemory
 from longhaul.checkpoint.shared_memory_snapshot import Origin, denied, newest_saved, repeats
-from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Decision, Event
 from longhaul.logbook.folder import create_run
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fakes import FakeClock
 from longhaul.checkpoint.write import needed_bytes, render_facts, write_checkpoint
-from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import NotOwner
 from longhaul.store.catalogue import catalogue, sweep
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes import SilentView
 from longhaul.core.errors import ExitCode
-from longhaul.core.output import SilentView
 from longhaul.run.train.launch import Start, start
 from small_runs import FEW_HELD_OUT
 

@@ -5,8 +5,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fakes import FakeClock
 from longhaul.cli import runs as commands
-from longhaul.core.clocks import FakeClock, RealClock
+from longhaul.core.clocks import RealClock
 from longhaul.core.errors import UsageError
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import create_run

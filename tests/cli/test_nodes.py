@@ -7,8 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fakes import FakeClock
 from longhaul.cli.control import nodes
-from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import UsageError
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.run_spec import resolve_spec, write_run_spec

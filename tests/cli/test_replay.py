@@ -5,8 +5,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fakes import FakeClock
 from longhaul.cli import diagnose
-from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import RecipeError, UsageError
 from longhaul.core.records import Decision, Finding, StepRecord
 from longhaul.logbook.folder import create_run

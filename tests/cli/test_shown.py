@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
+from fakes import FakeClock
 from longhaul.cli.common import Shown, console, text_only
 from longhaul.cli.entry import application
-from longhaul.core.clocks import FakeClock
 from longhaul.core.output import print_error, print_out
 from longhaul.core.records import Decision, Event, Finding, StepRecord
 from longhaul.logbook.folder import create_run

@@ -5,8 +5,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fakes import FakeClock
 from longhaul.cli import runs
-from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, open_segment
 

@@ -1,6 +1,7 @@
 import random
 
-from longhaul.core.clocks import BUCKETS, FakeClock, TimeBuckets, goodput
+from fakes import FakeClock
+from longhaul.core.clocks import BUCKETS, TimeBuckets, goodput
 
 
 def test_every_second_is_booked_to_exactly_one_bucket() -> None:

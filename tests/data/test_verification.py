@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.core.errors import DataError, ExitCode
 from longhaul.data import verification as verification_module
 from longhaul.data.prepare import prepare

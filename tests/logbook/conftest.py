@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening

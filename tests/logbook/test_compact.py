@@ -1,7 +1,7 @@
 import duckdb
 import pytest
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire
 from longhaul.logbook.queries import compact, connect, parquet_file, rollup_file

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.core.errors import UsageError
 from longhaul.logbook.folder import create_run, list_runs, open_run
 

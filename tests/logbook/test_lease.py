@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.logbook import holder
 from longhaul.logbook import lease as lease_module
 from longhaul.logbook.folder import Reserve, create_run

@@ -3,7 +3,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook import queries
 from longhaul.logbook.folder import create_run

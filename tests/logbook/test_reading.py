@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.core.records import Decision, Event, StepRecord, to_line
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.logbook.requests import (
     done_requests,
     pending,

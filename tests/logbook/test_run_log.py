@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.core.clocks import FakeClock, TimeBuckets
+from fakes import FakeClock
+from longhaul.core.clocks import TimeBuckets
 from longhaul.core.errors import ExitCode, NotOwner
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import Lease, acquire, join, leave_behind

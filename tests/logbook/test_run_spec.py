@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes import FakeClock
 from longhaul.core.addresses import forget_addresses
-from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import RecipeError, UsageError
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.run_spec import (

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes import FakeClock
 from longhaul.core.clocks import (
     BUCKETS,
-    FakeClock,
     TimeBuckets,
     start_bucket,
     time_spent,

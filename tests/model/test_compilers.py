@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from fakes import SilentView
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode, RecipeError
-from longhaul.core.output import SilentView
 from longhaul.model import compiling
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.run.train.launch import Start, start

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
+from fakes import SilentView
 from longhaul.core.errors import ExitCode
-from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, Record
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.store.transfers import Calls, Deadline, Patience, StoreError
 
 

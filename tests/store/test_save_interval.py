@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes import FakeClock
 from longhaul.config.load import load_recipe
-from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Event, StepRecord
 from longhaul.store import save_interval
 from longhaul.store.save_interval import (

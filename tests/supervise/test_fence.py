@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.logbook.folder import create_run
 from longhaul.supervise.ownership import fence, left_over, write_down
 

@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.logbook import holder
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.lease import RunGone, acquire

@@ -20,9 +20,9 @@ import longhaul.checkpoint.storage
 import longhaul.parallel.parallelize
 import longhaul.run.train.follower
 import longhaul.run.train.run_attempt  # noqa: F401 (before forking)
+from fakes import SilentView
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import LonghaulError
-from longhaul.core.output import SilentView
 from longhaul.data.prepare import prepare
 from longhaul.run.train.launch import Start, start
 from longhaul.train.trainer import Trainer

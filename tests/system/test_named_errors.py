@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes import FakeClock
 from longhaul.cli.common import leaving_in_order
-from longhaul.core.clocks import FakeClock
 from longhaul.core.files import create_exclusively, fsync_folder, sha256_of, write_bytes
 from longhaul.core.records import Decision
 from longhaul.logbook.folder import create_run

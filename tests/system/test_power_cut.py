@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fakes import FakeClock
 from longhaul.checkpoint.write import render_facts, write_checkpoint
-from longhaul.core.clocks import FakeClock, RealClock
+from longhaul.core.clocks import RealClock
 from longhaul.core.files import create_exclusively, write_json
 from longhaul.core.records import Decision, Event
 from longhaul.logbook.folder import create_run

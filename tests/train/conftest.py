@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from fakes import FakeClock
 from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import FakeClock, TimeBuckets
+from longhaul.core.clocks import TimeBuckets
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import longhaul.train.evaluation
-from longhaul.core.clocks import STEP_BUCKETS, FakeClock, tokens_per_second
+from fakes import FakeClock
+from longhaul.core.clocks import STEP_BUCKETS, tokens_per_second
 from longhaul.core.records import StepRecord
 from longhaul.model.compiling import Forms
 from longhaul.monitor.throughput import Throughput

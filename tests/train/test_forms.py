@@ -1,8 +1,9 @@
 import torch
 
+from fakes import FakeClock
 from longhaul.config.load import load_recipe
 from longhaul.config.model import ModelSection
-from longhaul.core.clocks import FakeClock, TimeBuckets
+from longhaul.core.clocks import TimeBuckets
 from longhaul.model.compiling import Forms
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

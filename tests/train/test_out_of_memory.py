@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fakes import FakeClock
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Decision
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState, fold

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fakes import FakeClock
 from longhaul.checkpoint.capture import capture
 from longhaul.checkpoint.loader import restore
 from longhaul.checkpoint.saver import Saver
@@ -12,7 +13,7 @@ from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import shrunken
-from longhaul.core.clocks import FakeClock, TimeBuckets
+from longhaul.core.clocks import TimeBuckets
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchReader
 from longhaul.data.prepare import prepare

@@ -32,7 +32,7 @@ from longhaul.config.load import load_recipe, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, LonghaulError
-from longhaul.core.output import SilentView
+from longhaul.core.output import View
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
@@ -173,7 +173,7 @@ def train(case: Case, form: Form, home: Path) -> Ended:
     return _ended(case.run.name, form, settings.total_steps() or 0, (code, why), records)
 
 
-class _Person(SilentView):
+class _Person(View):
     """Watches the run, and does something to it once it has come so far."""
 
     def __init__(self, step: int, act: Callable[[], object]) -> None:
@@ -190,11 +190,11 @@ class _Person(SilentView):
 
 def _play(folder: RunFolder, change: Change | None) -> tuple[int, str]:
     """Start the run, and start it again where a person has stopped it."""
-    view = SilentView() if change is None else _Person(change.at, lambda: _act(folder, change))
+    view = View() if change is None else _Person(change.at, lambda: _act(folder, change))
     code, why = _attempt(folder, (), view)
     if change is not None and change.how == "restart" and code == 16:
         options = tuple(f"{path}={value}" for path, value in change.settings.items())
-        code, why = _attempt(folder, options, SilentView())
+        code, why = _attempt(folder, options, View())
     return code, why
 
 
@@ -209,7 +209,7 @@ def _act(folder: RunFolder, change: Change) -> None:
         request_stop(folder, "", 0.0)
 
 
-def _attempt(folder: RunFolder, options: tuple[str, ...], view: SilentView) -> tuple[int, str]:
+def _attempt(folder: RunFolder, options: tuple[str, ...], view: View) -> tuple[int, str]:
     os.environ[BEGAN] = str(time.time())  # this process makes many runs
     try:
         return int(start(Start(str(folder.path), options), view)), ""

@@ -21,14 +21,13 @@ from typing import Any
 
 import torch
 from benchmarks.divergence_lab.ends.cases import Case
-from benchmarks.divergence_lab.faults import TEXT_FAULTS, DisturbedStep, in_turn
+from benchmarks.divergence_lab.faults import TEXT_FAULTS, DisturbedStep, LabClock, in_turn
 from benchmarks.divergence_lab.runs import Fault
 from torch import Tensor
 
 import longhaul.run.diagnose.replays
 import longhaul.run.train.build
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import FakeClock
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch
 from longhaul.optim.gate import LossScale
@@ -66,7 +65,7 @@ class LiveStep(DisturbedStep):
     def __init__(self, case: Case, settings: Recipe, made: Made, *given: Any, **named: Any) -> None:
         if case.run.half_shift is not None:
             named["loss_scale"] = LossScale(settings.optim.loss_scale, torch.device("cpu"))
-        super().__init__(case.run, FakeClock(), *given, **named)
+        super().__init__(case.run, LabClock(), *given, **named)
         self._cured_below = case.cured_below * settings.optim.lr
         self._shared = made
         self._batch: Batch | None = None

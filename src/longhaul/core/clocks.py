@@ -39,25 +39,6 @@ class RealClock:
         return time.monotonic()
 
 
-class FakeClock:
-    """A clock that stands still until it is told to move."""
-
-    def __init__(self, now: Seconds = 1_000_000.0) -> None:
-        self._now = now
-
-    def wall(self) -> Seconds:
-        """The time that was set."""
-        return self._now
-
-    def monotonic(self) -> Seconds:
-        """The time that was set."""
-        return self._now
-
-    def advance(self, seconds: Seconds) -> None:
-        """Let `seconds` pass."""
-        self._now += seconds
-
-
 def process_start() -> Seconds:
     """When this process started, in seconds since 1970, by the clock that records are timed by."""
     created: Seconds = psutil.Process().create_time()

@@ -171,21 +171,6 @@ class View:
         """Training is over; close what is live."""
 
 
-class SilentView(View):
-    """A view for tests and tools: keeps what was said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        """Keep it."""
-        self.said.append(text)
-
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Keep its title and rows."""
-        self.said.append("\n".join([title, *(" ".join(row) for row in rows)]))
-
-
 def time_rows(seconds: Mapping[str, float]) -> list[tuple[str, str, str]]:
     """(bucket, seconds, share) for every bucket that holds time, largest first."""
     total = sum(seconds.values()) or 1.0

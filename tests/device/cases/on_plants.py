@@ -8,9 +8,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError as Mixed
 
+from fakes import FakeClock
 from longhaul.config.load import load_recipe
 from longhaul.config.size import shrunken
-from longhaul.core.clocks import FakeClock, TimeBuckets
+from longhaul.core.clocks import TimeBuckets
 from longhaul.model.device import Mark
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build

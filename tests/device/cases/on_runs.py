@@ -8,11 +8,12 @@ import torch
 
 import longhaul.run.train.elastic
 import longhaul.train.elastic
+from fakes import FakeClock
 from longhaul.checkpoint.capture import capture
 from longhaul.checkpoint.loader import restore
 from longhaul.checkpoint.saver import Saver
 from longhaul.config.load import load_recipe
-from longhaul.core.clocks import FakeClock, TimeBuckets
+from longhaul.core.clocks import TimeBuckets
 from longhaul.core.errors import RecipeError
 from longhaul.core.records import Event, StepRecord
 from longhaul.data.batches import BatchRequest

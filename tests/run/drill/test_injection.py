@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fakes import FakeClock
 from longhaul.checkpoint.write import write_checkpoint
-from longhaul.core.clocks import FakeClock, RealClock
+from longhaul.core.clocks import RealClock
 from longhaul.core.faults import HANDLERS, Point, point
 from longhaul.data.batches import BatchReader, BatchRequest
 from longhaul.logbook.folder import RunFolder, create_run

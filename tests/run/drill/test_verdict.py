@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import longhaul.run.drill.drilled_run
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.core.records import Event
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal

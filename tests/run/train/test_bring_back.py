@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from fakes import SilentView
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError, UsageError
-from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import RunFolder, list_runs
 from longhaul.logbook.ledger import load_ledger

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes import SilentView
 from longhaul.core.errors import DataError, ExitCode
-from longhaul.core.output import SilentView
 from longhaul.data.verification import Verification
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue

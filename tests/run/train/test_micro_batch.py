@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from fakes import SilentView
 from longhaul.config.load import with_overrides
 from longhaul.core.errors import ExitCode, NeedsPerson
-from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fakes import SilentView
 from longhaul.config.load import load_recipe, with_overrides
 from longhaul.core.errors import ExitCode
-from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.core.errors import ExitCode
 from longhaul.core.records import Event, Finding, Record
 from longhaul.logbook.folder import RunFolder

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fakes import SilentView
 from longhaul.cli.diagnose import judged_again
 from longhaul.core.errors import ExitCode
-from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, Finding, StepRecord, to_line
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from longhaul.core.clocks import FakeClock, RealClock
+from fakes import FakeClock, SilentView
+from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError, UsageError
-from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.description import readable_line
 from longhaul.logbook.folder import RunFolder

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longhaul.core.output import SilentView
+from fakes import SilentView
 from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.description import readable_line
 from longhaul.logbook.folder import RunFolder

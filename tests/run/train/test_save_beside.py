@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from fakes import SilentView
 from longhaul.checkpoint.host_buffers import Staging
 from longhaul.checkpoint.saver import Saver
 from longhaul.core.errors import ExitCode
 from longhaul.core.files import moved
-from longhaul.core.output import SilentView
 from longhaul.logbook.folder import RunFolder
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from fakes import SilentView
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode
 from longhaul.core.machine import machine
-from longhaul.core.output import SilentView
 from longhaul.core.records import Decision
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal

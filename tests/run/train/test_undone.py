@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from fakes import SilentView
 from longhaul.cli.diagnose import judged_again
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
-from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes import SilentView
 from longhaul.core.errors import ExitCode, NeedsPerson
-from longhaul.core.output import SilentView
 from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.journal import Journal

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes import FakeClock
 from longhaul.config.recover import NodeSection, SuperviseSection
-from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
 from longhaul.parallel.layout import Layout
 from longhaul.supervise.causes import Cause, load_signatures

@@ -1,7 +1,7 @@
 import time
 from pathlib import Path
 
-from longhaul.core.clocks import FakeClock
+from fakes import FakeClock
 from longhaul.logbook.folder import create_run
 from longhaul.supervise.nodes.placement import posts_here
 from longhaul.supervise.ranks import group as group_module

@@ -2,7 +2,8 @@ import os
 import time
 from pathlib import Path
 
-from longhaul.core.clocks import FakeClock, TimeBuckets
+from fakes import FakeClock
+from longhaul.core.clocks import TimeBuckets
 from longhaul.logbook.folder import RunFolder
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path, read_progress
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes import FakeClock
 from longhaul.config.recover import SuperviseSection
-from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.supervise.ranks.progress import Phase, Progress
 from longhaul.supervise.ranks.watchdog import Rank, Watch, read_silences, silences_path
