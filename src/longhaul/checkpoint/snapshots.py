@@ -85,8 +85,7 @@ class SnapshotRing:
     most: int = _MOST
     """Snapshots to keep at most."""
     control: Control | None = None
-    """Of all ranks, each of which keeps its own shards: all of them take a snapshot and hand it
-    back, or none does."""
+    """Of all ranks, each with its own shards: all take a snapshot and hand it back, or none."""
     shared: SharedBuffers | None = None
     """Memory that outlives this process; None: its own."""
     _held: list[_Held] = field(default_factory=list, init=False)

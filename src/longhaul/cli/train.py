@@ -27,9 +27,7 @@ from longhaul.logbook.folder import RunFolder
 
 
 def open_standard_files() -> None:
-    """Open on nothing those that a daemon closed before it started us; else pipes and logs would
-    take their numbers.
-    """
+    """Open on nothing those a daemon closed; else pipes and logs would take their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

@@ -109,8 +109,7 @@ class GrowthLimits(Section):
     reach: float = live(2.0, gt=0)
     """How far beyond the growth already seen a forecast may go, as a multiple of its logarithm."""
     exponent: float = live(8.0, gt=1)
-    """Activations: power of the run's age that growth must exceed to be reported far from any
-    line."""
+    """Activations: power of the run's age that growth must exceed to count far from any line."""
     ratio: float = live(5.0, gt=1)
     """Activations: growth over the highest of all layers before, at which that is done."""
     weight_exponent: float = live(4.0, gt=1)

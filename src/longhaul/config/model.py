@@ -123,20 +123,17 @@ class ModelSection(Section):
     logit_softcap: float = fixed(0.0, ge=0)
     """Logits become cap · tanh(logits / cap) (Gemma 2, arXiv 2408.00118); 0: no cap."""
     z_loss: float = fixed(0.0, ge=0)
-    """Weight of log² of the softmax's normaliser in the training loss (PaLM, arXiv 2204.02311,
-    section 5)."""
+    """Weight of log² of the softmax's normaliser in training (PaLM, arXiv 2204.02311, 5)."""
 
     # Across the layers (all modded-nanogpt).
     value_residual: bool = fixed(False)
     """Mix the first layer's values into every layer's, by learned shares (arXiv 2410.17897)."""
     value_embeddings: int = fixed(0, ge=0)
-    """Token tables whose rows are added to the values of the first and of the last so many
-    layers; 0: none."""
+    """Token tables added to the values of the first and of the last so many layers; 0: none."""
     input_mix: bool = fixed(False)
     """Each block reads a learned mixture of the stream and the embedded input."""
     unet_skips: bool = fixed(False)
-    """The second half's blocks get the first half's outputs added, last to first, by learned
-    factors."""
+    """Add the first half's outputs to the second half's blocks, last to first, learned factors."""
 
     residual_clamp: float = live(0.0, ge=0)
     """Largest magnitude of the residual stream: what a block gives beyond it is cut off, and gets

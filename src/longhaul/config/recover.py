@@ -54,8 +54,7 @@ class LaddersSection(Section):
     """NaN or infinity in loss or gradient, again and again. One batch of it is a warning, and
     never more than masked."""
     loss_spike: Ladder = live((("rollback", "skip"), ("rollback", "lower-lr")))
-    """PaLM: back about 100 steps, 200–500 batches passed over; OPT-175B: whatever the data, a
-    lower rate."""
+    """PaLM: back about 100 steps, 200–500 batches passed over; OPT-175B: always a lower rate."""
     gradient_spike: Ladder = live((("tighten-clip",), ("lower-lr",), ("rollback", "lower-lr")))
     """OPT-175B before 11.5."""
     growth: Ladder = live((("rollback", "lower-lr"), ("rollback", "lower-lr", "tighten-clip")))
@@ -96,8 +95,7 @@ class RecoverSection(Section):
     again, with one thing changed at a time, and the verdict shapes what is done."""
     diagnose_steps: int = live(100, ge=0)
     """Steps that may be computed again before one action, at most; what does not fit is left out.
-    The search for a learning rate that works may take as many again, and so may reading data to
-    come."""
+    The search for a learning rate that works may take as many again, as may reading data."""
     undo: bool = live(True)
     """Before any ladder: what was changed just before the first sign (a setting, a fork, a restart
     with other settings, a raised learning rate) is undone, from the newest good state before it.
@@ -130,8 +128,7 @@ class RecoverSection(Section):
     """Lowest learning rate, as a share of the one that was asked for, if that had held for
     `raise_after_steps`; of one that fails from its start nothing is known, and this is no floor."""
     raise_after_steps: int | None = live(None, gt=0)
-    """Steps without trouble after which a lowered rate goes one step back up; 2,000, or 1/20 of a
-    shorter run."""
+    """Steps without trouble that raise a lowered rate again; 2,000, or 1/20 of a shorter run."""
     raise_factor: float = live(1.4142, gt=1)
     """That step."""
     clip_factor: float = live(0.5, gt=0, lt=1)
@@ -182,8 +179,7 @@ class NodeSection(Section):
     address: str = changed_at_start("127.0.0.1", min_length=1)
     """Where the ranks of the other nodes reach it."""
     identity: tuple[Part, ...] = changed_at_start(())
-    """Parts that it is known by, such as `board:A17`, for imitated nodes; read from its hardware
-    when absent."""
+    """Parts it is known by, such as `board:A17`, for imitated nodes; absent: of its hardware."""
     spare: bool = changed_at_start(False)
     """Used only in place of another one."""
 
@@ -214,13 +210,11 @@ class SuperviseSection(Section):
     node: tuple[NodeSection, ...] = changed_at_start(())
     """Nodes to train on; this machine with `machine.processes` workers when absent."""
     node_ledger: str | None = changed_at_start(None)
-    """A folder that runs share, in which is kept what was seen of nodes; inside the run when
-    absent."""
+    """A folder that runs share, to keep what was seen of nodes; absent: inside the run."""
     replace_command: str | None = changed_at_start(None)
     """A shell command that orders another node and prints its entry as TOML or JSON."""
     replace_stragglers: bool = changed_at_start(False)
-    """Save and restart at once where a spare can take the place of a slow node; else at the next
-    restart."""
+    """Save and restart at once where a spare can replace a slow node; else at the next restart."""
     signatures: str | None = changed_at_start(None)
     """A TOML file of more failure signatures (docs/supervise.md), tried before our own."""
 

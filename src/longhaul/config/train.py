@@ -171,8 +171,7 @@ class ParallelSection(Section):
     """Ways in which each layer is computed together: heads, MLPs and the vocabulary are cut
     (Megatron, arXiv 1909.08053), the rest of the stream by position (arXiv 2205.05198)."""
     pipeline: int = changed_at_start(1, gt=0)
-    """Stretches of layers that are computed one after another, micro-batch by micro-batch (1F1B,
-    arXiv 2006.09503)."""
+    """Stretches of layers, computed one after another by micro-batch (1F1B, arXiv 2006.09503)."""
     stages_per_rank: int = changed_at_start(1, gt=0)
     """With more than 1 each rank of the pipeline has so many shorter stretches, dealt out round and
     round (interleaved 1F1B, arXiv 2104.04473): less idle time, more to send."""

@@ -48,8 +48,7 @@ class Point(StrEnum):
     """The supervisor reads a kernel's messages. Value: the lines. Context: `since`, on the
     monotonic clock, and `node`, empty where a run has no nodes."""
     NODE_ANSWER = "node-answer"
-    """A node was asked whether it is there. Value: its answer, None if it is this machine. Context:
-    `node`."""
+    """A node was asked if it is there. Value: its answer; None: this machine. Context: `node`."""
 
 
 HANDLERS: dict[Point, list[Handler]] = {}

@@ -1,6 +1,4 @@
-"""The heap of a process that trains: what is freed is kept for the next step, and what an import
-makes is not searched for garbage.
-"""
+"""The heap of a process that trains: freed memory is kept, what imports make is never searched."""
 
 import atexit
 import ctypes

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Read:
-    """How pydantic reads a field. Its import takes a while, and waits until a record is read:
-    `longhaul --help` reads none.
-    """
+    """How pydantic reads a field; imported when a record is read: `longhaul --help` reads none."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -77,8 +75,7 @@ class StepRecord:
     gauges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Per gauge one value a layer; empty between gauge steps."""
     totals: Mapping[str, float] = field(default_factory=dict)
-    """Gauges of the whole model, and of one role of weights as `gauge.role`; empty between gauge
-    steps."""
+    """Of the whole model, and of one role of weights as `gauge.role`; empty between gauge steps."""
     source_losses: Mapping[str, Nats] = field(default_factory=dict)
     """Mean loss of each source's tokens in this batch; empty between gauge steps."""
     states: tuple[tuple[Whole, Whole, str], ...] | None = None

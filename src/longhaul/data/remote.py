@@ -106,8 +106,7 @@ def listed(url: str, wanted: Wanted = "text") -> list[str]:
 
 def _folder_of(url: str) -> str:
     # A query may say which file is meant as well as who may have it: addresses that differ in it
-    # are two. Its values are hashed so slowly that nobody finds them by trying; a password is left
-    # out.
+    # are two. Its values are hashed so slowly that nobody can try them; a password is left out.
     shown = without_secrets(url)
     query = unquote(url).partition("?")[2] if "?" not in shown else ""
     if not query:

@@ -104,9 +104,7 @@ class Verdict:
 
 
 def apart(a: Figures, b: Figures, rounding: Rounding) -> float:
-    """How far two computations of one step are apart, in units of rounding; 0 if neither is finite,
-    infinity if only one is.
-    """
+    """How far apart two computations of a step are, in roundings; 0 if neither is finite."""
     if a.finite != b.finite:
         return math.inf
     if not a.finite:

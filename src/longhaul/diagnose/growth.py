@@ -147,8 +147,7 @@ _READINGS_KEPT = 64
 _NEAR = 0.5
 """Gauges below this share of their warning line are not asked for a forecast."""
 _STRIDES = (1, 2, 4)
-"""Trends are sought over as many readings at these distances: slow growth hides in the noise of
-near ones."""
+"""Between the readings of a trend: slow growth hides in the noise of near ones."""
 _STANDING: tuple[Severity, ...] = ("notice", "warning", "alarm")
 """Of what stands beyond its warning line; that it grows counts, and that the line is hard."""
 _SHRINKING = ("weight_norm.matrix", "weight_norm.head", "weight_norm.embedding")

@@ -1,6 +1,4 @@
-"""NaN or infinity in loss, gradient or a gauge, and fp16's loss scale that falls faster than it
-grows.
-"""
+"""NaN or infinity in loss, gradient or a gauge; fp16's loss scale that falls faster than grows."""
 
 import math
 from collections import deque

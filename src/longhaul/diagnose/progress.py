@@ -11,8 +11,7 @@ from longhaul.diagnose.robust import Levels, Window
 from longhaul.diagnose.signs import HEALTHY, Change, Detector, Sign, Signs
 
 _LASTS_SHARE = 0.25
-"""Share of its first step by which a plateau must go on to be a warning: some losses rest before
-they fall on."""
+"""Share of its first step that a plateau must last to be a warning: some losses only rest."""
 _DEVIATIONS = 5.0
 """Robust standard deviations of a block's level that a fall must exceed to be trusted."""
 _END_SHARE = 0.9

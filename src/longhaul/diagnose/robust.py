@@ -1,6 +1,4 @@
-"""Robust statistics over a sliding window, in plain Python, and the course of the loss over a whole
-run in a bounded number of blocks.
-"""
+"""Robust statistics over a sliding window, and the loss of a whole run in bounded blocks."""
 
 import math
 from bisect import bisect_left, insort

@@ -25,8 +25,7 @@ class RunSummary:
 
     name: str
     state: State
-    """live: a process holds the lease. finished, stopped: the last attempt said so. dead: it
-    said nothing."""
+    """live: a process holds the lease. finished, stopped: the last attempt said so. Else dead."""
     step: int
     """Updates made by the last attempt that made any."""
     total_steps: int | None

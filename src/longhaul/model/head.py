@@ -15,8 +15,7 @@ from longhaul.model.tap import Gauge, Tap
 IGNORED_TARGET = -1
 """A target that is padding: it adds nothing to the loss."""
 
-# Of logits widened at once, for each thread: they and two more tensors of their size stay in a
-# core's second cache.
+# Of logits widened at once by a thread: three tensors of that size stay in a core's second cache.
 _WIDENED_BYTES = 2**19
 
 OUTPUT_GAUGES = (

@@ -90,8 +90,7 @@ def views_of(
         sequence = torch.arange(sequences, device=device)[:, None, None, None]
         return View(mask=rule(sequence, sequence, asking_T1, asked_S))
 
-    # All at once: a layer that is computed again must leave nothing behind, or torch.compile gives
-    # its checkpointing up.
+    # All at once: a recomputed layer must leave nothing behind, or torch.compile cannot checkpoint.
     own = [None if window is None or window >= past + length else window for window in windows]
     views = {window: view(window) for window in dict.fromkeys(own)}
     return tuple(views[window] for window in own)

@@ -37,9 +37,7 @@ Combine = Callable[[Tensor, Sequence[Gauge], int], tuple[Tensor, Tensor]]
 
 
 class Tap:
-    """Readings of gauges that the model declares (`GPT.gauges`), for so many layers, and whether
-    they are being taken.
-    """
+    """Readings of the model's gauges (`GPT.gauges`), by layer, and whether they are taken."""
 
     def __init__(
         self, gauges: Sequence[Gauge], layers: int, device: torch.device | str = "cpu"

@@ -13,8 +13,7 @@ from torch.nn import functional
 
 Role = Literal["matrix", "embedding", "position", "head", "vector"]
 """What a weight is: a matrix between activations; a table looked up by tokens; the position table;
-the output matrix when it is not the token table; or a vector (a bias, the scale of a norm, the
-shares of a mixture)."""
+the output matrix when it is not the token table; or a vector (bias, norm's scale, shares)."""
 ROLES: tuple[Role, ...] = get_args(Role)
 
 

@@ -38,8 +38,7 @@ _Round = tuple[float, float, float]
 _EPS = 1e-7  # Only keeps a zero matrix zero.
 # Columns over rows beyond which five rounds on x·xᵀ take fewer multiplications than on x.
 _WIDE = 1.5
-# A round multiplies a rounding error of x·xᵀ by up to 12, or 17 and 68; after these, 1e-7 is still
-# small.
+# A round multiplies a rounding error of x·xᵀ by up to 12, or 17 and 68: 1e-7 stays small.
 _ROUNDS_OF_A_GRAM = 5
 
 

@@ -10,8 +10,7 @@ from longhaul.config.train import ParallelSection
 from longhaul.core.errors import RecipeError, UsageError
 
 LAYOUT = "LONGHAUL_LAYOUT"
-"""Environment variable of a worker: replicas and shards, as `3 2`, where there are too few nodes
-for the recipe's own."""
+"""Environment variable of a worker: replicas and shards, as `3 2`, where nodes are too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +106,7 @@ class Place:
 
 
 def find_place(environment: Mapping[str, str]) -> Place | None:
-    """The place that torchrun's environment names, whoever set it; None for one process. UsageError
-    if it names half a place.
-    """
+    """The place torchrun's environment names; None for one process, UsageError for half a place."""
     if "WORLD_SIZE" not in environment or "RANK" not in environment:
         return None
     try:

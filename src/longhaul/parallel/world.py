@@ -51,8 +51,7 @@ class World(Place):
     control: Control
     """gloo on the CPU, for words between step boundaries, whatever the device's own group is."""
     saving: Control
-    """Another gloo group, for the thread that saves: collectives of two threads must never meet
-    in one group."""
+    """Another gloo group, for the thread that saves: two threads' collectives must never meet."""
 
     @property
     def data_rank(self) -> int:

@@ -1,6 +1,4 @@
-"""What a step spends that its work does not ask for, in seconds, with what to do about it. Figures
-in, sentences out.
-"""
+"""What a step spends that its work does not ask for, and what to do. Figures in, sentences out."""
 
 import math
 import re

@@ -271,9 +271,7 @@ def _operation(span: _Span, stage: str, seconds: Seconds) -> Operation:
 def _paint(
     totals: dict[str, Seconds], free: Sequence[tuple[Seconds, Seconds]], layer: Iterable[Interval]
 ) -> list[tuple[Seconds, Seconds]]:
-    """Give free time to the labels of a layer; what is free still. Where they overlap the first has
-    it.
-    """
+    """Give free time to a layer's labels, an overlap to the first; what is free still."""
     left: list[tuple[Seconds, Seconds]] = []
     wanted, at = sorted(layer), 0
     for begin, end in free:

@@ -44,8 +44,7 @@ _STANDS_SINCE, _DANGER_LINE = "stands_since", "danger_line"
 _OF_DATA = frozenset({"loss-spike", "gradient-spike", "non-finite"})
 """Kinds that one batch can bring about: what comes again with the same data is of the data."""
 LOOK_EVERY_STEPS = 10
-"""Steps between two looks at what only time brings about, such as a rate that may rise; live and
-replayed alike."""
+"""Steps between two looks at what time brings, such as a rate that may rise; live or replayed."""
 PROBATION = "probation"
 """Cause of a plan that health led to."""
 

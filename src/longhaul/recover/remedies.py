@@ -1,6 +1,4 @@
-"""What the actions of a rung do in this run now: where to go back to, which data to pass over,
-which settings to change.
-"""
+"""What a rung's actions do in this run now: where to go back to, data to skip, settings."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -127,8 +127,7 @@ def _refuse_another_size(
 ) -> None:
     """Before anything is allocated: what the run's files say must fit what the checkpoint holds."""
     model, stored, spec = recipe.model, chosen.size_bytes, folder.path / "asked.json"
-    # A byte a parameter is less than any format takes; layers are counted first, as they are
-    # added up one by one.
+    # A byte a parameter is less than any format takes; layers first, as they are added singly.
     fits = max(model.layers, dataset.vocab_size) <= stored
     if not fits or model_size(model, dataset.vocab_size).total > stored:
         raise UsageError(

@@ -25,8 +25,7 @@ PRIOR_S: Seconds = 15_000 * 3600.0
 GPUs, one in 14,000 device hours; Llama 3: 419 in 54 days on 16,384, one in 51,000."""
 _FEWEST_STEPS = 5
 _CHANGED = 0.2
-"""An interval that would change by less stays: it is flat around its best, and each change is a
-line in the journal."""
+"""An interval that would change by less stays: its best is flat, and a change is a record."""
 
 
 @dataclass(frozen=True, slots=True)

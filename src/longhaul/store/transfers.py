@@ -21,8 +21,7 @@ from longhaul.core.units import Bytes, Seconds, short_seconds
 T = TypeVar("T")
 
 _MOST_STUCK = 8
-"""Calls that may be stuck at once; with more, a store that hangs for a day would pile up
-threads and sockets."""
+"""Calls that may be stuck at once, or a store that hangs would pile up threads and sockets."""
 
 
 class StoreError(LonghaulError):

@@ -64,8 +64,7 @@ class Uploader:
         self._offered: set[str] = set()
         self._withdrawn: frozenset[tuple[int, str]] = frozenset()
         self._to_withdraw: frozenset[tuple[int, str]] = frozenset()
-        """Step and manifest's hash of the poisoned ones that are gone from there, and of those
-        that must go."""
+        """Step and manifest's hash of the poisoned ones that are gone from there, or must go."""
         self._changes: deque[TierChange] = deque()
         self._failures = 0
         self._changed = threading.Condition()

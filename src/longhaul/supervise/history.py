@@ -86,9 +86,7 @@ class SupervisedRun:
     def emit(
         self, kind: str, step: int, seconds: Mapping[str, Seconds] | None = None, **data: Any
     ) -> Event:
-        """Write an event of the present attempt, durably where the disk lets it; a run must not end
-        for want of that.
-        """
+        """Write an event of the present attempt, durably where possible; no run ends for it."""
         event = Event(
             kind=kind, attempt=self.lease.attempt, step=step, time=self.clock.wall(),
             seconds=seconds or {}, data=data,

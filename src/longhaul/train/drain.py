@@ -154,9 +154,7 @@ def complete(
     now: Seconds,
     reached: int,
 ) -> StepRecord:
-    """A record with the figures of its step, made at Unix time `now`, when the host had queued the
-    update `reached`.
-    """
+    """A record with its step's figures, made at Unix time `now`; the host had queued `reached`."""
     record, figures = arrived.tag, arrived.figures
     loss, gradient_norm, masked, *scale = figures[: step.num_figures]
     readings = step.readings(figures)

@@ -30,8 +30,7 @@ from longhaul.train.step import TrainingStep
 # Of the free memory of a GPU: the rest is for the update's own tensors, libraries' workspaces, and
 # what a caching allocator cannot join together.
 _SHARE_OF_GPU = 0.9
-# A CPU does not compute a larger micro-batch faster, its caches hold less of it, and the memory
-# is somebody's laptop.
+# A CPU computes a larger micro-batch no faster, and the memory is somebody's laptop.
 _SHARE_OF_HOST = 0.25
 _TOO_MUCH: Bytes = 1 << 62
 """Of what a device ran out of memory with."""

@@ -166,9 +166,7 @@ def best_rate(plan: LadderPlan, results: Results, size: int, search: RateSearch)
 
 
 def best_rates(plan: LadderPlan, results: Results) -> list[float]:
-    """Of each size in turn as far as they are known; that of the last is predicted by a power law
-    in the number of parameters.
-    """
+    """Of each size as far as known; that of the last by a power law in the parameters."""
     searches = rate_searches(plan, results)
     over = [search for search in searches if search.following is None]
     rates = [best_rate(plan, results, size, search) for size, search in enumerate(over)]

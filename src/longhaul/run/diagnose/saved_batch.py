@@ -82,9 +82,7 @@ def line_to(
 
 
 def documents_at(run: str, runs: Path, step: int, attempt: int | None) -> Iterator[str]:
-    """Lines for a person: the batch of a step, then each slot with its documents; UsageError if no
-    such step was made.
-    """
+    """Lines for a person: a step's batch, each slot's documents; UsageError if never made."""
     folder = open_run(run, runs)
     target, ledger = line_to(folder, step, attempt)[0][step]
     recipe = read_run_spec(folder).settings()

@@ -52,8 +52,7 @@ class Kind:
     must_be_noticed: bool = False
     """It cannot pass unreported, even if it ends no attempt."""
     soaked: bool = True
-    """A soak draws it by itself. The others need another node, or try nothing that is not tried
-    with less waiting."""
+    """A soak draws it by itself. The others need another node, or try nothing of their own."""
 
     @property
     def is_signal(self) -> bool:

@@ -24,8 +24,7 @@ Report = Callable[[str], None]
 _STEPS = 200
 """Steps of a drill, unless the recipe asks for fewer or a person for another number."""
 _SAVES = 6
-"""At least so many saves a run, and looks at what ranks compute: between them lies what a fault
-costs."""
+"""At least so many saves and comparisons a run: between them lies what a fault costs."""
 _LEAST_STEPS = 20
 _PACE_STEPS = 30
 """Of a short run, from which the length of a soak's is worked out."""

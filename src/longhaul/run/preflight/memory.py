@@ -22,8 +22,7 @@ from longhaul.train.memory import peak_of
 VOCABULARY = 512
 """Of the small twin, for a measurement."""
 _SHARE = 0.9
-"""Of a device that tensors may take: the rest is for libraries, and for what a caching allocator
-cannot join together."""
+"""Of a device that tensors may take: the rest is for libraries and fragments."""
 _NEAR = (0.75, 1.33)
 """An estimate within these times the measured peak is good enough to choose a layout by."""
 
@@ -79,9 +78,7 @@ def _of_first_evaluation(
 
 
 def measured(recipe: Recipe, device: torch.device) -> dict[str, Bytes]:
-    """What a `step` and an `evaluation` of a small recipe really take of one process at the worst
-    moment, each with what stands.
-    """
+    """What a `step` and an `evaluation` of a small recipe really take of one process, at most."""
     step = make_step(recipe, VOCABULARY, device, None)
     recomputation = recipe.machine.activation_checkpointing
     if recomputation != "none":

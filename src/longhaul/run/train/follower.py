@@ -61,9 +61,7 @@ AnyOrder = (
 
 
 def follow(place: Place, known: RunFolder | None = None) -> ExitCode:
-    """Train with rank 0 until it ends; RankLost if one dies or hangs. `known`: the run's folder, if
-    it is known before rank 0 tells.
-    """
+    """Train with rank 0 until it ends; RankLost if one dies or hangs. `known`: the run's folder."""
     clock = RealClock()
     began = time.time() - process_start()
     with ExitStack() as leaving:

@@ -1,6 +1,4 @@
-"""Requests from people become decisions, or are refused with the reason; each is answered once,
-whatever dies in between.
-"""
+"""Requests from people become decisions, or are refused with a reason; each is answered once."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field

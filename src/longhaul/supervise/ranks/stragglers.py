@@ -147,8 +147,7 @@ class Look:
     """One kind of look at the ranks."""
 
     what: Kind
-    """`weights`: hashes of what several ranks hold alike. `numbers`: what all compute from the
-    same micro-batch."""
+    """`weights`: hashes of what ranks hold alike. `numbers`: what they compute from one batch."""
     watched: bool
     how: str
     """How, or why not."""
