@@ -149,6 +149,11 @@ def _tensor(recipe: Recipe) -> Iterator[Combination]:
                 ("parallel.tensor", f"model.{name}"),
                 f"{ways} tensor ranks cannot share model.{name} {number} evenly",
             )
+    if model.token_smear:
+        yield (
+            ("parallel.tensor", "model.token_smear"),
+            "model.token_smear reads the token before, which another tensor rank may have",
+        )
     for number, stage in enumerate(recipe.batch_stages()):
         where = f"batch.stages.{number - 1}" if number else "batch"
         if stage.sequence_length % ways:

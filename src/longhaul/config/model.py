@@ -15,6 +15,15 @@ _FEWEST_ROWS = 128
 """Of a chunk: fewer make products wait for memory."""
 
 
+_SMEAR_CHANNELS = 12
+"""That decide how much of the token before is added (modded-nanogpt)."""
+
+
+def smear_weights(width: int) -> int:
+    """Learned numbers of `token_smear`: its strength, and one for each channel that decides."""
+    return 1 + min(width, _SMEAR_CHANNELS)
+
+
 def rows_at_once(tokens: int, padded_vocab: int, on_cpu: bool) -> int:
     """Tokens whose logits a training step makes at once: all, or those of an even chunk."""
     most = max(_FEWEST_ROWS, (CHUNK_ON_CPU if on_cpu else CHUNK) // padded_vocab)
@@ -117,6 +126,8 @@ class ModelSection(Section):
     """Use the token embedding as the output matrix."""
     embedding_scale: float = fixed(1.0, gt=0)
     """Factor on the token embedding; √width in arXiv 1706.03762, section 3.4, and in metaseq."""
+    token_smear: bool = fixed(False)
+    """Add to each token's vector a gated share of the one before it (modded-nanogpt)."""
     bigram_rows: int = fixed(0, ge=0)
     """Rows of a table added to the embedding, looked up by a hash of the token and the one before
     it (modded-nanogpt); 0: none."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longhaul.config.load import as_toml
-from longhaul.config.model import ModelSection
+from longhaul.config.model import ModelSection, smear_weights
 from longhaul.config.recipe import Recipe
 
 
@@ -24,7 +24,7 @@ class ModelSize:
     blocks: int
     """Everything inside the blocks."""
     around_blocks: int
-    """Norms before the first block and after the last, and factors between blocks."""
+    """Norms before the first block and after the last, factors between blocks, `token_smear`."""
     head: int
     """Rows × width of the output product, whether tied to the token table or not."""
     tied_head: bool
@@ -91,7 +91,9 @@ def model_size(model: ModelSection, vocab_size: int) -> ModelSize:
         + (model.context * model.width if model.positions == "learned" else 0),
         projections=2 * model.table_width * model.width if projected else 0,
         blocks=sum(_block(model, layer) for layer in range(model.layers)),
-        around_blocks=norms_around * norm + (model.layers // 2 if model.unet_skips else 0),
+        around_blocks=norms_around * norm
+        + (model.layers // 2 if model.unet_skips else 0)
+        + (smear_weights(model.table_width) if model.token_smear else 0),
         head=rows * model.table_width,
         tied_head=model.tied_head,
         width=model.width,

@@ -9,8 +9,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from longhaul.config.model import ModelSection
-from longhaul.model.weights import Table
+from longhaul.config.model import ModelSection, smear_weights
+from longhaul.model.weights import Scalars, Table
 
 # A universal hash (Carter and Wegman, 1979): multiply, take the remainder by a prime, then by the
 # number of rows. The prime exceeds the pairs of 131,000 tokens; the product stays within 63 bits.
@@ -45,6 +45,25 @@ class BigramTable(Table):
         if (self.vocab_size + 1) * self.vocab_size <= self.num_embeddings:
             return pair_BT
         return pair_BT % _PRIME * _FACTOR % _PRIME % self.num_embeddings
+
+
+class Smear(Scalars):
+    """Adds to each token's vector a share of that of the token before it: a learned strength, at
+    first 0, times what the vector's first channels say (modded-nanogpt, 2025-09-18).
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__([0.0] * smear_weights(width))
+
+    def forward(self, x_BTD: Tensor, before_B1D: Tensor | None = None) -> Tensor:
+        """Smear; `before_B1D` is what stands before the first token of each sequence."""
+        strength, gate_G = self.weight[0], self.weight[1:]
+        if before_B1D is None:
+            before_B1D = torch.zeros_like(x_BTD[:, :1])
+        previous_BTD = torch.cat((before_B1D, x_BTD[:, :-1]), dim=1)
+        asked_BT1 = (x_BTD[..., : len(gate_G)] * gate_G).sum(dim=-1, keepdim=True)
+        share_BT1 = (strength * asked_BT1.sigmoid()).to(x_BTD.dtype)
+        return torch.addcmul(x_BTD, share_BT1, previous_BTD)
 
 
 class ValueTables(nn.ModuleList):

@@ -13,7 +13,13 @@ from longhaul.core.errors import UsageError
 from longhaul.model.block import Block
 from longhaul.model.carry import Carry, KeyValueCache
 from longhaul.model.chunked_loss import Head, chunked_loss
-from longhaul.model.embedding import BigramTable, LearnedPositions, RotaryPositions, ValueTables
+from longhaul.model.embedding import (
+    BigramTable,
+    LearnedPositions,
+    RotaryPositions,
+    Smear,
+    ValueTables,
+)
 from longhaul.model.head import OUTPUT_GAUGES, SummedLoss, measure, softcapped
 from longhaul.model.layers import Norm, Skips
 from longhaul.model.masks import make_sight
@@ -47,6 +53,7 @@ class GPT(nn.Module):
         rows = settings.padded_vocab(vocab_size)
         narrow, width = settings.table_width, settings.width
         self.tokens = Table(rows, narrow, role="embedding")
+        self.smear = Smear(narrow) if settings.token_smear else None
         self.bigrams = (
             BigramTable(settings.bigram_rows, narrow, vocab_size) if settings.bigram_rows else None
         )
@@ -135,6 +142,8 @@ class GPT(nn.Module):
     def _embedded(self, tokens_BT: Tensor, before_B1: Tensor | None, past: int) -> Tensor:
         """What the first block reads, of tokens that stand after `past` others."""
         x_BTD: Tensor = self.tokens(tokens_BT)
+        if self.smear is not None:
+            x_BTD = self.smear(x_BTD, None if before_B1 is None else self.tokens(before_B1))
         if self.bigrams is not None:
             x_BTD = x_BTD + self.bigrams(tokens_BT, before_B1)
         if self.settings.embedding_scale != 1.0:

@@ -307,7 +307,7 @@ def take_stages(model: GPT, pipe: Pipe, stretches: int) -> StageGPT:
         if layer not in own:
             model.blocks[layer] = nn.Identity()
     is_first, is_last = pipe.rank == 0, pipe.rank == pipe.ranks - 1
-    unused = [] if is_first else ["bigrams", "project_in", "positions", "embedding_norm"]
+    unused = [] if is_first else ["smear", "bigrams", "project_in", "positions", "embedding_norm"]
     if not is_first and not (is_last and model.head is None):
         unused.append("tokens")
     if not is_last:
