@@ -63,6 +63,7 @@ SWITCHES: dict[str, dict[str, object]] = {
     "token_smear": {"token_smear": True},
     "bigram_rows": {"bigram_rows": 64},
     "logit_softcap": {"logit_softcap": 5.0},
+    "ahead_stages": {"ahead_stages": ({"from_step": 0, "weights": (0.5, 0.25)},)},
     "z_loss": {"z_loss": 0.01},
     "value_residual": {"value_residual": True},
     "value_embeddings": {"value_embeddings": 1},
@@ -78,10 +79,11 @@ SWITCHES: dict[str, dict[str, object]] = {
 }
 
 WITHOUT_EFFECT_ON_A_FILLED_MODEL = {
-    "vocab_multiple", "split_score_scale", "window_stages", "init_std", "zero_projections",
-    "zero_head",
+    "vocab_multiple", "split_score_scale", "window_stages", "ahead_stages", "init_std",
+    "zero_projections", "zero_head",
 }  # fmt: skip
-"""Switches of the start, of later steps, or that give the same numbers on purpose."""
+"""Switches of the start, of later steps, of gradients alone, or that give the same numbers on
+purpose."""
 
 OF_THE_START = {"init_std", "zero_projections", "zero_head", "unet_skips_odd"}
 """Switches that change how other weights start, as they say, or the number of layers."""
@@ -134,7 +136,7 @@ TEAMS: dict[str, dict[str, object]] = {
         "llama3_scaling window_full_every document_mask gelu_tanh norm_scale",
         "rotary_base window_stages relu tied_head residual_clamp embedding_scale",
         "relu2 token_smear bigram_rows logit_softcap z_loss value_residual",
-        "geglu value_embeddings input_mix unet_skips",
+        "geglu ahead_stages value_embeddings input_mix unet_skips",
         "swiglu dropout attention_dropout embedding_dropout init_std",
         "unet_skips_odd zero_projections zero_head",
     )

@@ -328,3 +328,19 @@ def test_every_pass_of_a_pipeline_gives_a_sign_of_life(make_trainer: MakeTrainer
     step.parallel = cast(Any, SimpleNamespace(staged=Stage(), before_backward=lambda *_: None))
     step.compute(batch, 2)
     assert given_in == list(range(1, 7))
+
+
+def test_tokens_ahead_count_for_as_long_as_their_stage_lasts(make_trainer: MakeTrainer) -> None:
+    """The first update differs from a run without them, and a second stage is like none at all."""
+    stages = "model.ahead_stages=[{from_step=0, weights=[0.5]}, {from_step=1, weights=[]}]"
+    trainer, plain = make_trainer(stages), make_trainer(folder="plain")
+    records, others = trainer.steps(), plain.steps()
+    first, other = next(records), next(others)
+    assert isinstance(first, StepRecord)
+    assert isinstance(other, StepRecord)
+    assert first.loss == other.loss
+    assert first.gradient_norm != other.gradient_norm
+    assert trainer.training_step.model.ahead == (0.5,)
+    for _ in records:
+        pass
+    assert trainer.training_step.model.ahead == ()

@@ -56,8 +56,9 @@ def _windows(model: ModelSection) -> Iterator[Combination]:
             ("model.window_full_every", "model.window"),
             "1 lets every layer attend without the window; 2 or more would leave some with it",
         )
-    if _repeated(stage.from_step for stage in model.window_stages):
-        yield ("model.window_stages",), "two stages begin at the same step"
+    for name in ("window_stages", "ahead_stages"):
+        if _repeated(stage.from_step for stage in getattr(model, name)):
+            yield (f"model.{name}",), "two stages begin at the same step"
 
 
 def _switches(model: ModelSection) -> Iterator[Combination]:

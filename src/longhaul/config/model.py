@@ -1,6 +1,8 @@
 """The transformer's shape and its switches, each with its source."""
 
-from typing import Literal
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field
 
 from longhaul.config.section import Section, fixed, live
 
@@ -37,6 +39,15 @@ class WindowStage(Section):
     """First step count of this stage."""
     tokens: int = live(gt=0)
     """Positions attended to, the token's own included."""
+
+
+class AheadStage(Section):
+    """What the tokens after the next one count, from a step on."""
+
+    from_step: int = live(ge=0)
+    """First step count of this stage."""
+    weights: tuple[Annotated[float, Field(ge=0)], ...] = live()
+    """Of the losses of the second token ahead, the third, and so on; the next one's is 1."""
 
 
 class ModelSection(Section):
@@ -135,6 +146,10 @@ class ModelSection(Section):
     """Logits become cap · tanh(logits / cap) (Gemma 2, arXiv 2408.00118); 0: no cap."""
     z_loss: float = fixed(0.0, ge=0)
     """Weight of log² of the softmax's normaliser in training (PaLM, arXiv 2204.02311, 5)."""
+    ahead_stages: tuple[AheadStage, ...] = live(())
+    """Multi-token prediction: in training the same logits answer for the tokens after the next too,
+    within its document (modded-nanogpt, after arXiv 2404.19737). In the gradients alone: the loss
+    that is told is the next token's."""
 
     # Across the layers (all modded-nanogpt).
     value_residual: bool = fixed(False)
@@ -202,9 +217,23 @@ class ModelSection(Section):
 
     def window_at(self, step: int) -> int | None:
         """Positions that windowed layers see in the update after `step`, if a stage says so."""
-        begun = [stage for stage in self.window_stages if stage.from_step <= step]
-        return max(begun, key=lambda stage: stage.from_step).tokens if begun else None
+        stage = _begun(self.window_stages, step)
+        return stage.tokens if stage is not None else None
+
+    def ahead_at(self, step: int) -> tuple[float, ...]:
+        """Weights of the tokens after the next one in the update after `step`."""
+        stage = _begun(self.ahead_stages, step)
+        return stage.weights if stage is not None else ()
 
     def padded_vocab(self, vocab_size: int) -> int:
         """Rows of the embedding table for a tokenizer of `vocab_size` tokens."""
         return -(-vocab_size // self.vocab_multiple) * self.vocab_multiple
+
+
+_Stage = TypeVar("_Stage", WindowStage, AheadStage)
+
+
+def _begun(stages: tuple[_Stage, ...], step: int) -> _Stage | None:
+    """The stage in force in the update after `step`."""
+    begun = [stage for stage in stages if stage.from_step <= step]
+    return max(begun, key=lambda stage: stage.from_step) if begun else None

@@ -166,6 +166,7 @@ def _model(recipe: Recipe) -> dict[str, object]:
         "embedding_width": lambda inner: max(8, round(inner / model.width * width)),
         "window": lambda tokens: min(tokens, context // 2),
         "window_stages": lambda stages: [],
+        "ahead_stages": lambda stages: [],
         "window_full_every": lambda every: min(every, layers),
         "bigram_rows": lambda rows: min(rows, 2 * _VOCABULARY),
         "value_embeddings": lambda tables: min(tables, layers // 2),

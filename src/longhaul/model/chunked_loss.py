@@ -4,6 +4,7 @@ never exist whole.
 Shape suffixes: N targets (B·T), R rows of a chunk, D width, V vocabulary (padded).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from longhaul.model.head import IGNORED_TARGET, OfTargets
+from longhaul.model.head import IGNORED_TARGET, Further, OfTargets
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,12 @@ class Head:
 
 
 def chunked_loss(
-    x_ND: Tensor, targets_N: Tensor, head: Head, rows: int, reads_gauges: bool = False
+    x_ND: Tensor,
+    targets_N: Tensor,
+    head: Head,
+    rows: int,
+    reads_gauges: bool = False,
+    further: tuple[Further, ...] = (),
 ) -> tuple[Tensor, OfTargets]:
     """The summed loss of `SummedLoss`, z-loss included, and what gauges read of each target.
 
@@ -43,12 +49,14 @@ def chunked_loss(
         head: its weight has all columns of the logits.
         rows: of a chunk. Each costs a pass over the gradient of the weight.
         reads_gauges: the largest logit is looked for, too; otherwise it is NaN.
+        further: targets [B, T] whose weighted losses are in the gradients alone.
     """
     kind, weight = x_ND.device.type, head.weight_VD
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
     loss, losses_N, log_normaliser_N, largest = _Chunked.apply(  # type: ignore[no-untyped-call]
-        x_ND, weight, targets_N, head, rows, dtype, reads_gauges
-    )
+        x_ND, weight, targets_N, head, rows, dtype, reads_gauges,
+        tuple(share for share, _ in further), *(after_BT.flatten() for _, after_BT in further),
+    )  # fmt: skip
     return loss, OfTargets(losses_N, log_normaliser_N, largest)
 
 
@@ -65,6 +73,8 @@ class _Chunked(torch.autograd.Function):
         rows: int,
         dtype: torch.dtype,
         reads_gauges: bool,
+        shares: tuple[float, ...],
+        *further_N: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         narrow_VD = weight_VD.to(dtype)
         padding_V = None if head.padding_V is None else head.padding_V.to(dtype)
@@ -74,9 +84,11 @@ class _Chunked(torch.autograd.Function):
         # A product in half precision that is added to them, in memory that is taken once.
         added_VD = None if dtype == wide else torch.empty_like(narrow_VD)
         to_x, of_chunks = [], []
-        for x_RD, targets_R in zip(x_ND.split(rows), targets_N.split(rows), strict=True):
+        each = (one_N.split(rows) for one_N in (x_ND, targets_N, *further_N))
+        for x_RD, targets_R, *further_R in zip(*each, strict=True):
             narrow_RD = x_RD.to(dtype)
-            found, gradient_RV = _of_chunk(narrow_RD, targets_R, head, wide, reads_gauges)
+            further = list(zip(shares, further_R, strict=True))
+            found, gradient_RV = _of_chunk(narrow_RD, targets_R, head, wide, reads_gauges, further)
             of_chunks.append(found)
             to_x.append(torch.mm(gradient_RV, narrow_VD))
             if added_VD is None:
@@ -103,14 +115,20 @@ class _Chunked(torch.autograd.Function):
         # In place, as they are large; a second backward pass is refused by torch, which sees it.
         to_x_ND.mul_(gradient)
         to_weight_VD.mul_(gradient)
-        return (to_x_ND.to(ctx.x_dtype), to_weight_VD.to(ctx.weight_dtype), *[None] * 5)
+        others = [None] * (len(ctx.needs_input_grad) - 2)
+        return (to_x_ND.to(ctx.x_dtype), to_weight_VD.to(ctx.weight_dtype), *others)
 
 
 def _of_chunk(
-    x_RD: Tensor, targets_R: Tensor, head: Head, wide: torch.dtype, reads_gauges: bool
+    x_RD: Tensor,
+    targets_R: Tensor,
+    head: Head,
+    wide: torch.dtype,
+    reads_gauges: bool,
+    further: Sequence[Further],
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
     """Losses, log normalisers and the largest logit; and the gradient of the logits [R, V], before
-    the cap, of the summed loss.
+    the cap, of the summed loss and of `further` ones.
     """
     bent_RV = None
     if head.softcap:
@@ -134,8 +152,14 @@ def _of_chunk(
     factor_R1 = counted_R1.to(wide)
     if head.z_loss:
         factor_R1 = factor_R1 * (1.0 + 2.0 * head.z_loss * log_normaliser_R1)
+    asked = [(targets_R1, counted_R1.to(wide))]
+    for weight, after_R in further:
+        counts_R1 = (after_R != IGNORED_TARGET).unsqueeze(1).to(wide) * weight
+        asked.append((after_R.clamp(min=0).unsqueeze(1), counts_R1))
+        factor_R1 = factor_R1 + counts_R1
     gradient_RV = shares_RV.exp_().mul_(factor_R1)
-    gradient_RV.scatter_add_(1, targets_R1, -counted_R1.to(wide))
+    for wanted_R1, counts_R1 in asked:
+        gradient_RV.scatter_add_(1, wanted_R1, -counts_R1)
     if bent_RV is not None:
         gradient_RV.mul_(bent_RV.square_().neg_().add_(1.0))
     losses_R = losses_R1.squeeze(1).where(counted_R1.squeeze(1), 0.0)

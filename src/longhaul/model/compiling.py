@@ -104,6 +104,8 @@ class Forms:
     device: torch.device
     compiled: bool
     """The model runs through torch.compile."""
+    ahead: tuple[float, ...] = ()
+    """Weights of the tokens after the next one: other weights are another form."""
     _seen: set[tuple[object, ...] | None] = field(default_factory=lambda: {None}, init=False)
 
     def is_new(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> bool:
@@ -127,7 +129,7 @@ class Forms:
     ) -> tuple[object, ...] | None:
         """None: nothing is compiled for it."""
         if flex_attends(self.settings, length, self.device):
-            return sequences, length, window, read_gauges
+            return sequences, length, window, read_gauges, self.ahead
         if not self.compiled:
             return None
-        return ("gauges",) if read_gauges else (sequences, length, window)
+        return ("gauges",) if read_gauges else (sequences, length, window, self.ahead)

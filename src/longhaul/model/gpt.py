@@ -20,7 +20,14 @@ from longhaul.model.embedding import (
     Smear,
     ValueTables,
 )
-from longhaul.model.head import OUTPUT_GAUGES, SummedLoss, measure, softcapped
+from longhaul.model.head import (
+    OUTPUT_GAUGES,
+    Further,
+    SummedLoss,
+    further_targets,
+    measure,
+    softcapped,
+)
 from longhaul.model.layers import Norm, Skips
 from longhaul.model.masks import make_sight
 from longhaul.model.tap import Tap
@@ -46,6 +53,8 @@ class GPT(nn.Module):
         self.settings = settings
         self.residual_clamp = settings.residual_clamp
         """In force; a live run may change it between two steps."""
+        self.ahead = settings.ahead_at(0)
+        """Weights of the tokens after the next one, in force as well."""
         self.vocab_size = vocab_size
         self.end_of_text = end_of_text
         own = settings.embedding_dropout
@@ -164,6 +173,9 @@ class GPT(nn.Module):
         z_loss = self.settings.z_loss if self.training else 0.0
         padded_vocab, tokens = self.settings.padded_vocab(self.vocab_size), targets_BT.numel()
         reads_gauges = tap is not None and tap.is_open
+        further: tuple[Further, ...] = ()
+        if self.training and torch.is_grad_enabled():
+            further = further_targets(targets_BT, self.ahead, self.end_of_text)
         loss: Tensor
         if torch.is_grad_enabled():
             rows = rows_at_once(tokens, padded_vocab, x_BTD.is_cpu)
@@ -173,7 +185,7 @@ class GPT(nn.Module):
             if rows < tokens and takes_early:
                 head = Head(self._head_VD(), self.padding_V, self.settings.logit_softcap, z_loss)
                 loss, of_targets = chunked_loss(
-                    x_BTD.flatten(0, 1), targets_BT.flatten(), head, rows, reads_gauges
+                    x_BTD.flatten(0, 1), targets_BT.flatten(), head, rows, reads_gauges, further
                 )
                 if tap is not None and reads_gauges:
                     measure(tap, targets_BT, of_targets)
@@ -183,7 +195,11 @@ class GPT(nn.Module):
         # tensor ranks, whose losses are collectives, must make the same.
         rows = max(1, LOGITS_AT_ONCE // padded_vocab)
         if torch.is_grad_enabled() or reads_gauges or tokens <= rows:
-            loss = self.loss(self._logits(x_BTD), targets_BT, z_loss, tap)
+            logits_BTV = self._logits(x_BTD)
+            loss = self.loss(logits_BTV, targets_BT, z_loss, tap)
+            for weight, after_BT in further:
+                more = weight * self.loss(logits_BTV, after_BT)
+                loss = loss + (more - more.detach())
             return loss
         chunks = zip(x_BTD.flatten(0, 1).split(rows), targets_BT.flatten().split(rows), strict=True)
         losses = [

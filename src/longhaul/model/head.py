@@ -42,6 +42,28 @@ class OfTargets(NamedTuple):
     """Of all logits."""
 
 
+Further = tuple[float, Tensor]
+"""Weight and targets of tokens after the next one."""
+
+
+def further_targets(
+    targets_BT: Tensor, weights: tuple[float, ...], end_of_text: int | None
+) -> tuple[Further, ...]:
+    """The second token ahead of each position, the third and so on, for `model.ahead_stages`; none
+    beyond the end of a document or of the sequence.
+    """
+    found: list[Further] = []
+    ends_BT = targets_BT == IGNORED_TARGET
+    if end_of_text is not None:
+        ends_BT = ends_BT | (targets_BT == end_of_text)
+    after_BT = targets_BT
+    for weight in weights:
+        after_BT = functional.pad(after_BT[:, 1:], (0, 1), value=IGNORED_TARGET)
+        after_BT = after_BT.masked_fill(ends_BT, IGNORED_TARGET)
+        found.append((weight, after_BT))
+    return tuple(found)
+
+
 class SummedLoss(nn.Module):
     """The loss, as a part of the model that may be exchanged."""
 

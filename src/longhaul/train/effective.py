@@ -79,7 +79,6 @@ def put_in_force(
     for reset in resets:
         if reset.number > progress.resets_done:
             yield do_reset(step, progress, reset)
-    step.model.residual_clamp = settings.model.residual_clamp
     rate = next_rate(settings, progress)
     step.apply_settings(settings.optim, rate)
     expected = step.expected_settings(settings.optim, rate)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from longhaul.config.model import ModelSection
 from longhaul.config.optim import OptimSection
 from longhaul.config.train import PrecisionSection
 from longhaul.core.faults import Point, point
@@ -122,6 +123,13 @@ class TrainingStep:
             stacked = torch.cat((stacked, self.model_gauges.drain(source_B)))
         point(Point.UPDATED, self)
         return stacked
+
+    def settle(self, settings: ModelSection, step: int) -> None:
+        """Bring what of the model may change between two steps into force, for the one after
+        `step`.
+        """
+        self.model.residual_clamp = settings.residual_clamp
+        self.model.ahead = self.forms.ahead = settings.ahead_at(step)
 
     def compute(
         self,

@@ -263,6 +263,7 @@ class Trainer:
         read_gauges = gauge_interval > 0 and (position.step + 1) % gauge_interval == 0
         rate = next_rate(settings, parts.progress)
         window = settings.model.window_at(position.step)
+        parts.step.settle(settings.model, position.step)
         redone = position.step < self.identity.done_before
         # Stays open until something else is booked: waiting for the device is training too.
         parts.time_buckets.switch("redone" if redone else "training")

@@ -153,6 +153,7 @@ def _moved(recipe: Recipe, share: float) -> dict[str, Any]:
     moved: dict[str, Any] = {p: max(1, round(n * share)) for p, n in single.items() if n}
     lists = {
         "model.window_stages": (recipe.model.window_stages, "from_step", 0),
+        "model.ahead_stages": (recipe.model.ahead_stages, "from_step", 0),
         "batch.stages": (recipe.batch.stages, "from_step", 1),
         "data.stages": (recipe.data.stages, "from_draw", 1),
     }

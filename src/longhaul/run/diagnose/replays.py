@@ -85,7 +85,7 @@ class Replayer:
         for reset in given.resets:
             if reset.number > self.progress.resets_done:
                 do_reset(self.step, self.progress, reset)
-        self.step.model.residual_clamp = given.settings.model.residual_clamp
+        self.step.settle(given.settings.model, given.step - 1)
         self.step.apply_settings(given.settings.optim, given.learning_rate)
 
     def make(self, given: StepInput) -> Figures:
