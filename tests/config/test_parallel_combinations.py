@@ -30,6 +30,10 @@ from longhaul.core.errors import RecipeError
             ["parallel.elastic=true", "machine.processes=4", "parallel.tensor=2"],
             ["parallel.elastic", "parallel.tensor"],
         ),
+        (
+            ["parallel.tensor=2", "model.token_smear=true"],
+            ["parallel.tensor", "model.token_smear"],
+        ),
         (["parallel.stages_per_rank=2"], ["parallel.stages_per_rank", "parallel.pipeline"]),
         (
             ["parallel.pipeline=2", "parallel.stages_per_rank=2", "model.layers=6"],
