@@ -8,7 +8,8 @@ Where it does, the run without the idea is made longer until it reaches the loss
 recipe: the tokens and the seconds that it needs more, in shares of the whole recipe's, are its
 worth. Dollars are seconds at a price an hour. An idea may cost time in each step: where it is worth
 fewer seconds than tokens, it does. Runs have one thread; `--jobs` of them are made at a time.
-Seconds are the processor's own, beyond those of a run of one step (start-up, last evaluation).
+Seconds are the processor's own, beyond those of a run of one step (start-up, last evaluation); what
+a step takes is the journal's, in short runs with and without the idea, side by side.
 
 Ideas that the recipe does without are switched on instead, which tells why it does.
 """
@@ -28,6 +29,7 @@ from pathlib import Path
 
 from benchmarks.common import Bar, figure, missing, write_results
 
+from longhaul.core.clocks import STEP_BUCKETS
 from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
@@ -64,6 +66,11 @@ WITHOUT: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Idea → settings of the recipe without it."""
 WITH: dict[str, tuple[str, ...]] = {
+    "token smear": ("model.token_smear=true",),
+    "two tokens ahead, for the first half": (
+        "model.ahead_stages=[{ from_step = 0, weights = [0.5] },"
+        " { from_step = 33, weights = [] }]",
+    ),
     "soft cap of the logits": ("model.logit_softcap=15.0",),
     "cautious decay": ("optim.weight_decay=0.01", "optim.cautious_decay=true"),
 }  # fmt: skip
@@ -72,6 +79,7 @@ LONGER = (1.25, 1.6, 2.2, 3.0)
 """Lengths at which a run without an idea is tried, in lengths of the whole recipe, until it gets
 there."""
 _SEEDS_OF_LENGTHS = 2
+_PAIRS_OF_PACE, _STEPS_OF_PACE = 5, 15
 # Student's t, two-sided 99 %, by degrees of freedom: where p < 0.01 begins.
 _T99 = [math.inf, 63.66, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17]
 
@@ -84,6 +92,8 @@ class Run:
     tokens: int
     seconds: float
     """Of the processor, beyond those of a run of one step: what else it does is left out."""
+    step_s: float
+    """Wall seconds of a step, the median."""
 
     def __str__(self) -> str:
         return f"{self.loss:.4f}, {self.seconds:.2f} s"
@@ -103,6 +113,18 @@ class Trainings:
         """One run of each seed, in their order."""
         return list(self._workers.map(lambda seed: self.run(settings, seed, steps), seeds))
 
+    def pace(self, settings: tuple[str, ...]) -> float:
+        """Seconds of a step with these settings over those of the whole recipe."""
+        ratios = []
+        for seed in range(1, _PAIRS_OF_PACE + 1):
+            pair = [
+                self._workers.submit(self.run, some, seed, _STEPS_OF_PACE)
+                for some in (settings, ())
+            ]
+            own, whole = (one.result().step_s for one in pair)
+            ratios.append(own / whole)
+        return statistics.median(ratios)
+
     def run(self, settings: tuple[str, ...], seed: int, steps: int) -> Run:
         """Train, and read the journal."""
         runs = f"runs-{next(self._numbers)}"
@@ -121,7 +143,8 @@ class Trainings:
         finished = next(r for r in read_journal(folder, steps=False) if r.kind == "finished")
         tokens = sum(r.tokens for r in made)
         seconds = used.ru_utime + used.ru_stime - self.idle_s
-        return Run(float(finished.data["loss"]), tokens, seconds)
+        each = [sum(r.seconds.get(bucket, 0.0) for bucket in STEP_BUCKETS) for r in made]
+        return Run(float(finished.data["loss"]), tokens, seconds, statistics.median(each))
 
 
 @dataclass(frozen=True)
@@ -157,18 +180,13 @@ def paired(before: dict[int, Run], after: dict[int, Run]) -> tuple[float, float]
     return statistics.fmean(more), statistics.fmean(more) / spread
 
 
-def pace(before: dict[int, Run], after: dict[int, Run]) -> float:
-    """Seconds after over seconds before, of runs of the same steps."""
-    return statistics.median(after[seed].seconds / run.seconds for seed, run in before.items())
-
-
 def worth(
     trainings: Trainings, settings: tuple[str, ...], whole: dict[int, Run], steps: int
 ) -> Worth:
     """Train without an idea: as long as the whole recipe, then longer."""
     without = dict(zip(whole, trainings.runs(settings, whole, steps), strict=True))
     loss, t = paired(whole, without)
-    found = Worth(loss, t, len(whole) - 1, pace(whole, without))
+    found = Worth(loss, t, len(whole) - 1, trainings.pace(settings))
     if not found.is_winner:
         return found
     return replace(found, tokens=needed(trainings, settings, whole, without, steps))
@@ -289,7 +307,7 @@ def main() -> None:
         added = {}
         for idea, on in others.items():
             made = dict(zip(seeds, trainings.runs(on, seeds, steps), strict=True))
-            added[idea] = (*paired(whole, made), pace(whole, made))
+            added[idea] = (*paired(whole, made), trainings.pace(on))
             loss, t, slower = added[idea]
             print(f"  with {idea}: {added[idea]}", flush=True)
             rows.append(figure(f"with {idea}: more loss", loss, "nats", f"t {t:.1f}"))
