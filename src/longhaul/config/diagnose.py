@@ -174,8 +174,7 @@ class PlateauLimits(Section):
     """The same fall as a share of the first loss, if that is more. To learn which tokens are
     frequent, the first thing any model does, is a third."""
     decayed_share: float = live(0.2, ge=0, le=1)
-    """Share of the peak learning rate below which no progress is expected any more; nor is any
-    in the last tenth of the run."""
+    """Share of the peak learning rate below which no progress is expected, as in the last tenth."""
 
 
 class SlowProgressLimits(Section):

@@ -1,6 +1,6 @@
 """The transformer's shape and its switches, each with its source."""
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -15,8 +15,6 @@ CHUNK_ON_CPU, CHUNK = 1 << 20, 1 << 27
 takes a twentieth of the passes over its logits (by arithmetic: no GPU has measured it)."""
 _FEWEST_ROWS = 128
 """Of a chunk: fewer make products wait for memory."""
-
-
 _SMEAR_CHANNELS = 12
 """That decide how much of the token before is added (modded-nanogpt)."""
 
@@ -140,8 +138,7 @@ class ModelSection(Section):
     token_smear: bool = fixed(False)
     """Add to each token's vector a gated share of the one before it (modded-nanogpt)."""
     bigram_rows: int = fixed(0, ge=0)
-    """Rows of a table added to the embedding, looked up by a hash of the token and the one before
-    it (modded-nanogpt); 0: none."""
+    """Rows of a table of hashed token pairs, added to the embedding (modded-nanogpt); 0: none."""
     logit_softcap: float = fixed(0.0, ge=0)
     """Logits become cap · tanh(logits / cap) (Gemma 2, arXiv 2408.00118); 0: no cap."""
     z_loss: float = fixed(0.0, ge=0)
@@ -217,23 +214,14 @@ class ModelSection(Section):
 
     def window_at(self, step: int) -> int | None:
         """Positions that windowed layers see in the update after `step`, if a stage says so."""
-        stage = _begun(self.window_stages, step)
-        return stage.tokens if stage is not None else None
+        begun = [(at.from_step, at.tokens) for at in self.window_stages if at.from_step <= step]
+        return max(begun)[1] if begun else None
 
     def ahead_at(self, step: int) -> tuple[float, ...]:
         """Weights of the tokens after the next one in the update after `step`."""
-        stage = _begun(self.ahead_stages, step)
-        return stage.weights if stage is not None else ()
+        begun = [(at.from_step, at.weights) for at in self.ahead_stages if at.from_step <= step]
+        return max(begun)[1] if begun else ()
 
     def padded_vocab(self, vocab_size: int) -> int:
         """Rows of the embedding table for a tokenizer of `vocab_size` tokens."""
         return -(-vocab_size // self.vocab_multiple) * self.vocab_multiple
-
-
-_Stage = TypeVar("_Stage", WindowStage, AheadStage)
-
-
-def _begun(stages: tuple[_Stage, ...], step: int) -> _Stage | None:
-    """The stage in force in the update after `step`."""
-    begun = [stage for stage in stages if stage.from_step <= step]
-    return max(begun, key=lambda stage: stage.from_step) if begun else None

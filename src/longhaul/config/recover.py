@@ -51,8 +51,7 @@ class LaddersSection(Section):
     """
 
     non_finite: Ladder = live((("rollback", "skip"), ("rollback", "lower-lr")))
-    """NaN or infinity in loss or gradient, again and again. One batch of it is a warning, and
-    never more than masked."""
+    """NaN or infinity in loss or gradient, again and again. One batch of it is only masked."""
     loss_spike: Ladder = live((("rollback", "skip"), ("rollback", "lower-lr")))
     """PaLM: back about 100 steps, 200–500 batches passed over; OPT-175B: always a lower rate."""
     gradient_spike: Ladder = live((("tighten-clip",), ("lower-lr",), ("rollback", "lower-lr")))

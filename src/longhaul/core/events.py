@@ -77,8 +77,7 @@ class EventKind(StrEnum):
     COMPARED = "compared"
     """Ranks compared `what` they should have alike, and whether they do: `took_s`, `sound`."""
     MACHINE_VERDICT = "machine-verdict"
-    """A rank is slow (`kind` straggler) or computes wrong (corrupt): `ranks`, `nodes`,
-    `sound_step`, `reason`."""
+    """A rank is slow (`kind` straggler) or wrong: `ranks`, `nodes`, `sound_step`, `reason`."""
 
     # People.
     NOTE = "note"

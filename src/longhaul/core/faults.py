@@ -27,8 +27,7 @@ class Point(StrEnum):
     """An optimizer step begins, of the trainer or of a replay. Value: its batch. Context: `step`,
     the `TrainingStep`, and `learning_rate`."""
     LOSS = "loss"
-    """A micro-batch was computed forward. Value: its loss, summed over tokens. Context: `step`, and
-    `sequences` of the micro-batch."""
+    """A micro-batch was computed forward. Value: its summed loss. Context: `step`, `sequences`."""
     BACKWARD = "backward"
     """A micro-batch was computed backward. Value: the `TrainingStep`."""
     UPDATED = "updated"

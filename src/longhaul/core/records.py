@@ -89,8 +89,7 @@ class StepRecord:
 
 
 Severity = Literal["notice", "warning", "alarm"]
-"""`notice` is reported and never acted on; `warning`: something grows that will do harm; `alarm`:
-the run is being harmed now."""
+"""`notice`: reported, never acted on; `warning`: something grows; `alarm`: the run is harmed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

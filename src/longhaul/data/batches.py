@@ -38,8 +38,7 @@ class Batch:
     tokens_BT: torch.Tensor
     """int64 on the host."""
     targets_BT: torch.Tensor
-    """int64 on the host; the token that follows each token. Rows that only make a share as long
-    as the others are all `IGNORED`."""
+    """int64 on the host; the token after each. Rows that only fill a share are all `IGNORED`."""
     num_targets: int
     """Of the global batch, whatever the share."""
     draw: int

@@ -208,9 +208,7 @@ def open_dataset(folder: Path) -> Dataset:
 
 
 def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
-    """The tokenizer in a `tokenizer.json` or a SentencePiece `.model`, with or without end-of-text;
-    DataError if it is none.
-    """
+    """The tokenizer in a `tokenizer.json` or a SentencePiece `.model`; DataError if it is none."""
     if path.suffix.lower() == ".model":
         from longhaul.data.sentencepiece import SentencePieceTokenizer
 

@@ -174,9 +174,7 @@ class Order:
         self._permutation = lru_cache(maxsize=64)(self._permuted)
 
     def blocks(self, draws: Int64s) -> Int64s:
-        """[3, D] of D draws: source; how often it had been read in full before; and the number of
-        the block within its token stream.
-        """
+        """[3, D] of D draws: source, times it had been read in full, block within its tokens."""
         chunk_of, place = np.divmod(draws, _CHUNK)
         numbers = np.unique(chunk_of).tolist()
         if len(numbers) == 1:

@@ -167,9 +167,7 @@ def bpe_model(vocabulary: dict[str, int], merges: list[list[str]]) -> dict[str, 
 def tokenizer_json(
     splitter: dict[str, Any] | None, decoder: dict[str, Any] | None, model: dict[str, Any]
 ) -> bytes:
-    """The whole file; the same parts always give the same bytes. End-of-text is a special token if
-    it is in the model's vocabulary.
-    """
+    """The whole file, always the same bytes. End-of-text is special if the vocabulary has it."""
     end_of_text = {
         "id": model["vocab"].get(END_OF_TEXT), "content": END_OF_TEXT, "single_word": False,
         "lstrip": False, "rstrip": False, "normalized": False, "special": True,

@@ -21,8 +21,7 @@ from longhaul.optim.sharding import Sharding, cut_alike, own_part
 from longhaul.optim.state import in_float32, lost_bits, wait_for_borrowed
 
 LiveSettings = dict[str, float | str]
-"""Dotted `role.setting` → value, such as `matrix.weight_decay`; clipping is `clip`, and the update
-rule itself `optimizer.name`."""
+"""Dotted `role.setting` → value, such as `matrix.weight_decay`; also `clip`, `optimizer.name`."""
 
 
 # Devices whose fused kernels obey `found_inf` and `grad_scale`: one pass over the memory clips,

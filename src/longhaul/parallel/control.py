@@ -115,9 +115,7 @@ def naming_the_lost_rank(rank: int, size: int, doing: str) -> Iterator[None]:
 
 
 def all_do(control: Control | None, body: Callable[[], Value]) -> list[Value]:
-    """All ranks run `body`; the results of all, by rank, or the exception of the first that failed.
-    One process is all there are.
-    """
+    """All ranks run `body`, or one process does; all results, or the first rank's exception."""
     if control is None:
         return [body()]
     outcome = _outcome_of(body)

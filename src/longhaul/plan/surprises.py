@@ -63,8 +63,7 @@ class Seen:
     plain_s: Seconds = 0.0
     """Of a step that nobody watched."""
     table_bytes: Mapping[str, Bytes] = field(default_factory=dict)
-    """What reading rows from each look-up table, and adding to their gradients, must move in all
-    watched steps together."""
+    """What look-ups in each table, and adding to its gradient, must move in all watched steps."""
     gauge_steps: int = 0
     """Of the watched steps, those that read gauges."""
     compiled: bool = False

@@ -125,9 +125,7 @@ class TrainingStep:
         return stacked
 
     def settle(self, settings: ModelSection, step: int) -> None:
-        """Bring what of the model may change between two steps into force, for the one after
-        `step`.
-        """
+        """Bring into force, for the step after `step`, what of the model may change between two."""
         self.model.residual_clamp = settings.residual_clamp
         self.model.ahead = self.forms.ahead = settings.ahead_at(step)
 

@@ -30,9 +30,7 @@ class Interval:
 
 
 def lowest_point(left: float, middle: float, right: float) -> float:
-    """Where a parabola through values at -1, 0 and 1 is lowest, if the middle one is no higher than
-    the others; 0 where all are equal.
-    """
+    """Where a parabola through values at -1, 0 (no higher) and 1 is lowest; 0 if all are equal."""
     bend = left - 2 * middle + right
     return (left - right) / (2 * bend) if bend > 0 else 0.0
 

@@ -27,8 +27,7 @@ _MOST_WRITTEN: Bytes = 256 << 20
 _MOST_S: Seconds = 2.0
 """Writing ends with whichever of the two comes first."""
 _BESIDE = 3
-"""Checkpoints beside those of `keep_last`: the newest good one, the one as old as the snapshots,
-and the one that is being written."""
+"""Beside `keep_last`: the newest good one, one as old as the snapshots, one being written."""
 _SENT: Bytes = 1 << 20
 """To a remote place and back."""
 _PATIENCE = Patience(answer_s=15.0)
