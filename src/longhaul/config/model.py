@@ -142,7 +142,8 @@ class ModelSection(Section):
     logit_softcap: float = fixed(0.0, ge=0)
     """Logits become cap · tanh(logits / cap) (Gemma 2, arXiv 2408.00118); 0: no cap."""
     z_loss: float = fixed(0.0, ge=0)
-    """Weight of log² of the softmax's normaliser in training (PaLM, arXiv 2204.02311, 5)."""
+    """Weight of log² of the softmax's normaliser in training (PaLM, arXiv 2204.02311,
+    section 5)."""
     ahead_stages: tuple[AheadStage, ...] = live(())
     """Multi-token prediction: in training the same logits answer for the tokens after the next too,
     within its document (modded-nanogpt, after arXiv 2404.19737). In the gradients alone: the loss
@@ -156,7 +157,7 @@ class ModelSection(Section):
     input_mix: bool = fixed(False)
     """Each block reads a learned mixture of the stream and the embedded input."""
     unet_skips: bool = fixed(False)
-    """Add the first half's outputs to the second half's blocks, last to first, learned factors."""
+    """The second half's blocks get the first half's outputs, last to first, by learned factors."""
 
     residual_clamp: float = live(0.0, ge=0)
     """Largest magnitude of the residual stream: what a block gives beyond it is cut off, and gets

@@ -174,7 +174,7 @@ class GPT(nn.Module):
         padded_vocab, tokens = self.settings.padded_vocab(self.vocab_size), targets_BT.numel()
         reads_gauges = tap is not None and tap.is_open
         further: tuple[Further, ...] = ()
-        if self.training and torch.is_grad_enabled():
+        if self.ahead and self.training and torch.is_grad_enabled():
             further = further_targets(targets_BT, self.ahead, self.end_of_text)
         loss: Tensor
         if torch.is_grad_enabled():
