@@ -2,7 +2,8 @@
 
 Ladders of actions with their sizes and budgets; deadlines, restarts and the choice of nodes. What
 an action does is in `recover/remedies.py`, its words in `recover/draft.py` and, for the report,
-`logbook/description.py`; a new kind of effect needs `recover/plan.py` and `train/effective.py` too.
+`logbook/description.py`. An action that only changes settings needs no more; a new kind of effect
+`recover/plan.py`, `logbook/ledger.py`, `train/effective.py` and `train/rollback.py` too.
 """
 
 from typing import Annotated, Any, Literal

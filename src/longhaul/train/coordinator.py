@@ -74,7 +74,7 @@ class Coordinator:
         """Let the others do what this process will do; a ValueError if they are under way."""
 
     def order_unless_due(self, order: Order) -> None:
-        """The same of what all ranks do by themselves where it is due, without listening."""
+        """The same at a boundary; elsewhere all ranks do by themselves what is due."""
         if self.at_boundary:
             self.order(order)
 

@@ -121,7 +121,7 @@ class Trainer:
             self.snapshot()
 
     def _pauses(self) -> tuple[int, ...]:
-        """Steps between what waits for the device: that must not be booked the steps it is at."""
+        """Intervals in steps of what waits for the device: its time is booked apart from steps."""
         settings, comparison = self.settings, self.coordinator.comparison
         compared = () if comparison is None else comparison.intervals(settings.monitor)
         return settings.evaluation.interval_steps, self.save_interval, *compared
@@ -318,7 +318,7 @@ class Trainer:
         return self._request(position.draw + blocks, following)
 
     def _due(self, interval: int) -> bool:
-        # The last step's evaluation and save are made in run_attempt.py, over the whole split.
+        # The last save and evaluation, over the whole split, are made in run/train/finish.py.
         due = interval > 0 and self.position.step % interval == 0 and not self.finished
         return due and not self._went_back
 
