@@ -20,7 +20,6 @@ import longhaul.checkpoint.storage
 import longhaul.parallel.parallelize
 import longhaul.run.train.follower
 import longhaul.run.train.run_attempt  # noqa: F401 (before forking)
-from fakes import SilentView
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import LonghaulError
 from longhaul.data.prepare import prepare
@@ -66,6 +65,8 @@ def main(cases: Sequence[dict[str, Any]], prepared: Path, runs: Path) -> None:
 
 
 def train(case: dict[str, Any], prepared: Path, runs: Path) -> int:
+    from fakes import SilentView  # of tests/, which a program does not see before it starts
+
     view = SilentView()
     try:
         typed = (*SETS, *case["sets"])
