@@ -45,6 +45,18 @@ def test_a_compiled_model_compiles_each_form_and_warms_up_for_its_first_gauges()
     assert not forms.is_new(4, 32, None, True), "it runs uncompiled, like any step with gauges"
 
 
+def test_other_tokens_ahead_are_another_form_of_what_is_compiled_alone() -> None:
+    for compiled, gauges, is_new in (
+        (True, False, True),
+        (True, True, False),
+        (False, False, False),
+    ):
+        forms = Forms(model("model.window=256"), GPU, compiled, ahead=(0.5,))
+        forms.see(4, LENGTH, None, gauges)
+        forms.ahead = ()
+        assert forms.is_new(4, LENGTH, None, gauges) == is_new
+
+
 def test_the_first_batch_of_an_evaluation_that_compiles_is_booked_so() -> None:
     clock = FakeClock()
     time_buckets = TimeBuckets(clock, "training")

@@ -65,6 +65,20 @@ def test_a_rehearsed_run_makes_the_steps_of_one_that_was_not(make_trainer: MakeT
     assert losses(plain) == losses(rehearsed)
 
 
+def test_a_rehearsal_predicts_as_many_tokens_ahead_as_any_stage(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = "[{from_step=0, weights=[0.5]}, {from_step=9, weights=[0.5, 0.2]}]"
+    trainer, seen = make_trainer(f"model.ahead_stages={stages}"), []
+    step = trainer.training_step
+    rehearse = step.rehearse
+    monkeypatch.setattr(
+        step, "rehearse", lambda *given: (seen.append(step.model.ahead), rehearse(*given))[1]
+    )
+    fitting_micro_sequences(step, trainer.settings)
+    assert set(seen) == {(0.5, 0.2)}
+
+
 def test_less_memory_gives_smaller_micro_batches_and_too_little_is_refused(
     make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -344,3 +344,10 @@ def test_tokens_ahead_count_for_as_long_as_their_stage_lasts(make_trainer: MakeT
     for _ in records:
         pass
     assert trainer.training_step.model.ahead == ()
+
+
+def test_a_clamp_is_in_force_before_a_step_is_made(make_trainer: MakeTrainer) -> None:
+    """As for the last evaluation of a run that has no step left."""
+    decided = decision("set", 0, path="model.residual_clamp", value=7.0)
+    trainer = make_trainer(ledger=fold(LedgerState(), decided))
+    assert trainer.training_step.model.residual_clamp == 7.0

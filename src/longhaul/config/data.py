@@ -33,7 +33,8 @@ class HeldOutSection(Section):
     by: Literal["auto", "document", "tail"] = fixed("auto")
     """`document`: by a hash of each document's text, stable when the corpus grows.
     `tail`: the last tokens of each source. `auto`: by document where a source has at least
-    200 of them, else its tail; of tokens made elsewhere, the files with `val` in their names."""
+    200 of them, else its tail; of tokens made elsewhere, the files with `val` in their names
+    where there are such."""
     fraction: float = fixed(0.01, gt=0, lt=0.5)
     """Share of documents (or tokens, for `tail`) held out."""
 

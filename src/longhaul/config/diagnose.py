@@ -111,7 +111,7 @@ class GrowthLimits(Section):
     exponent: float = live(8.0, gt=1)
     """Activations: power of the run's age that growth must exceed to count far from any line."""
     ratio: float = live(5.0, gt=1)
-    """Activations: growth over the highest of all layers before, at which that is done."""
+    """Activations: growth over the highest of all layers before, at which it is reported so."""
     weight_exponent: float = live(4.0, gt=1)
     """The same power for norms of weights, which are sums over many and move more evenly."""
     weight_ratio: float = live(2.0, gt=1)
@@ -174,7 +174,8 @@ class PlateauLimits(Section):
     """The same fall as a share of the first loss, if that is more. To learn which tokens are
     frequent, the first thing any model does, is a third."""
     decayed_share: float = live(0.2, ge=0, le=1)
-    """Share of the peak learning rate below which no progress is expected, as in the last tenth."""
+    """Share of the peak rate below which no progress is expected; nor is any in the last tenth of
+    the run."""
 
 
 class SlowProgressLimits(Section):

@@ -119,7 +119,7 @@ class OptimSection(Section):
     decay_embeddings: bool = live(True)
     """Decay token and position tables too, as GPT-2 did."""
     cautious_decay: bool = live(False)
-    """Decay only where the update moves towards zero too (arXiv 2510.12402; AdamW, Muon)."""
+    """Decay only where the update shrinks the weight too (arXiv 2510.12402; AdamW, Muon)."""
     rounding: Literal["nearest", "stochastic", "compensated"] = fixed("nearest")
     """How half weights take the update, which is made in float32: to the nearest, which loses what
     is below half a unit in the last place; up or down by chance, right on the average (bf16, one

@@ -128,9 +128,9 @@ class RecoverSection(Section):
     """Lowest learning rate, as a share of the one that was asked for, if that had held for
     `raise_after_steps`; of one that fails from its start nothing is known, and this is no floor."""
     raise_after_steps: int | None = live(None, gt=0)
-    """Steps without trouble that raise a lowered rate again; 2,000, or 1/20 of a shorter run."""
+    """Steps without trouble until a lowered rate rises a step; 2,000, or 1/20 of a shorter run."""
     raise_factor: float = live(1.4142, gt=1)
-    """That step."""
+    """Factor of that step."""
     clip_factor: float = live(0.5, gt=0, lt=1)
     """What is left of the largest gradient norm when clipping is tightened."""
     max_recoveries: int = live(20, ge=0)

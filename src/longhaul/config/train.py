@@ -65,7 +65,8 @@ class EvaluationSection(Section):
     tokens: int | None = live(None, gt=0)
     """Most tokens per source, spread evenly over the split; the last evaluation reads all of it."""
     sequences: int = live(32, gt=0)
-    """Most sequences computed at once: fewer by tokens, and half as many where memory runs out."""
+    """Most sequences computed at once: fewer where a micro-batch has fewer tokens, and half as many
+    from where memory runs out."""
 
 
 class CheckpointSection(Section):

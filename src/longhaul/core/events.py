@@ -77,7 +77,7 @@ class EventKind(StrEnum):
     COMPARED = "compared"
     """Ranks compared `what` they should have alike, and whether they do: `took_s`, `sound`."""
     MACHINE_VERDICT = "machine-verdict"
-    """A rank is slow (`kind` straggler) or wrong: `ranks`, `nodes`, `sound_step`, `reason`."""
+    """`kind` straggler (slow rank) or corrupt (wrong): `ranks`, `nodes`, `sound_step`, `reason`."""
 
     # People.
     NOTE = "note"

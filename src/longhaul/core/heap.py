@@ -1,4 +1,4 @@
-"""The heap of a process that trains: freed memory is kept, what imports make is never searched."""
+"""The heap of a process that trains: freed memory is kept, what imports make not collected."""
 
 import atexit
 import ctypes

@@ -89,7 +89,7 @@ class StepRecord:
 
 
 Severity = Literal["notice", "warning", "alarm"]
-"""`notice`: reported, never acted on; `warning`: something grows; `alarm`: the run is harmed."""
+"""`notice`: reported, never acted on; `warning`: it will do harm; `alarm`: it does harm now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

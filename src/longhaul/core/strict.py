@@ -16,7 +16,7 @@ from longhaul.core.errors import UsageError
 from longhaul.core.units import Bytes, short_bytes
 
 MOST_BYTES: Bytes = 4 << 20
-"""Of a file in a run's folder, and of a journal's line; 10,000 nodes open a segment with 300 kB."""
+"""Of a JSON or TOML file, and of a journal's line; 10,000 nodes open a segment with 300 kB."""
 MOST_JOURNAL_BYTES: Bytes = 1 << 32
 """Of a file of lines; a journal begins another one after 64 MB."""
 MOST_ENTRIES = 100_000

@@ -31,7 +31,7 @@ class Sign:
 
     kind: str
     documents: int = 0
-    """In which it is dense; duplicates beyond the first; lines with the most frequent one."""
+    """In which it is dense; of copies, those beyond the first; of lines, with the most frequent."""
     occurrences: int = 0
     examples: list[str] = field(default_factory=list)
     """Where, and an excerpt."""

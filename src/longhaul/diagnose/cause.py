@@ -104,7 +104,7 @@ class Verdict:
 
 
 def apart(a: Figures, b: Figures, rounding: Rounding) -> float:
-    """How far apart two computations of a step are, in roundings; 0 if neither is finite."""
+    """How far apart two computations are, in roundings: 0 if neither is finite, infinity if one."""
     if a.finite != b.finite:
         return math.inf
     if not a.finite:

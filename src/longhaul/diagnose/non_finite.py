@@ -1,4 +1,4 @@
-"""NaN or infinity in loss, gradient or a gauge; fp16's loss scale that falls faster than grows."""
+"""NaN or infinity in loss, gradient or a gauge; fp16's loss scale falling faster than it grows."""
 
 import math
 from collections import deque

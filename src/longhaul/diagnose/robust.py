@@ -1,4 +1,4 @@
-"""Robust statistics over a sliding window, and the loss of a whole run in bounded blocks."""
+"""Robust statistics over a sliding window, and the loss of a whole run in a few hundred blocks."""
 
 import math
 from bisect import bisect_left, insort

@@ -128,8 +128,9 @@ class Forms:
         self, sequences: int, length: int, window: int | None, read_gauges: bool
     ) -> tuple[object, ...] | None:
         """None: nothing is compiled for it."""
+        ahead = self.ahead if self.compiled and not read_gauges else ()
         if flex_attends(self.settings, length, self.device):
-            return sequences, length, window, read_gauges, self.ahead
+            return sequences, length, window, read_gauges, ahead
         if not self.compiled:
             return None
-        return ("gauges",) if read_gauges else (sequences, length, window, self.ahead)
+        return ("gauges",) if read_gauges else (sequences, length, window, ahead)

@@ -37,8 +37,8 @@ from longhaul.model.weights import Linear, Table
 class GPT(nn.Module):
     """A decoder-only transformer. Weights are allocated, not filled: see `initialise.build`. A
     switch that is off leaves no weight and no operation behind. Rows that `model.vocab_multiple`
-    adds are never predicted; `end_of_text` is the token that ends a document, for
-    `model.document_mask`.
+    adds are never predicted; `end_of_text` ends a document, for
+    `model.document_mask` and `model.ahead_stages`.
     """
 
     gauges = (*Block.GAUGES, *OUTPUT_GAUGES)

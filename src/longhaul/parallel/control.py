@@ -115,7 +115,7 @@ def naming_the_lost_rank(rank: int, size: int, doing: str) -> Iterator[None]:
 
 
 def all_do(control: Control | None, body: Callable[[], Value]) -> list[Value]:
-    """All ranks run `body`, or one process does; all results, or the first rank's exception."""
+    """All ranks (or one process) run `body`; results by rank, or the first failure's exception."""
     if control is None:
         return [body()]
     outcome = _outcome_of(body)

@@ -79,6 +79,7 @@ def of_logits(recipe: Recipe, tokens: int, rows: int, on_cpu: bool) -> Bytes:
         return tokens * rows * 2 * product + min(4 * tokens * rows * FLOAT32, WIDENED)
     # The hyperbolic tangent of the cap, and the z-loss, take a tensor each.
     tensors = _UNFUSED + bool(model.logit_softcap) + bool(model.z_loss)
+    tensors += max((len(stage.weights) for stage in model.ahead_stages), default=0)
     return tokens * rows * tensors * FLOAT32
 
 

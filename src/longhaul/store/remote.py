@@ -88,7 +88,7 @@ class RemoteTier:
         return manifest
 
     def draw_of(self, checkpoint: Checkpoint) -> int | None:
-        """Where a listed checkpoint goes on in the data; None if its facts do not say."""
+        """Where a listed checkpoint goes on in the data; None if facts are absent or damaged."""
         with suppress(RefusedCheckpoint, ValueError, KeyError, TypeError):
             manifest, _ = self._manifest(checkpoint)
             listed = {file.name: file.sha256 for file in manifest.files}

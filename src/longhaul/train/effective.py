@@ -79,6 +79,7 @@ def put_in_force(
     for reset in resets:
         if reset.number > progress.resets_done:
             yield do_reset(step, progress, reset)
+    step.settle(settings.model, progress.position.step)
     rate = next_rate(settings, progress)
     step.apply_settings(settings.optim, rate)
     expected = step.expected_settings(settings.optim, rate)

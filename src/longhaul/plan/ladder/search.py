@@ -131,7 +131,7 @@ def tried_rates(plan: LadderPlan, results: Results, size: int) -> dict[int, Outc
 
 
 def rate_searches(plan: LadderPlan, results: Results) -> list[RateSearch]:
-    """The searches of all sizes but the last, to the first not over; NeedsPerson if all diverge."""
+    """The searches of all sizes but the last, up to one not over; NeedsPerson if one finds none."""
     made: list[RateSearch] = []
     for size in range(len(plan.parameters) - 1):
         start = (made[-1].best or 0) if made else 0

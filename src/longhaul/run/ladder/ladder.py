@@ -151,7 +151,7 @@ class _LadderRuns:
                 load_recipe(typed.recipe, self._options(run), typed.data)
 
     def fix_formats(self) -> None:
-        """Let all runs compute alike: `precision.compute = "auto"` is measured on the largest."""
+        """Let all runs compute alike: `auto` is measured once, at the largest size, and kept."""
         if self._recipe.precision.compute != "auto":
             return
         kept = self.folder / "formats.json"

@@ -78,7 +78,7 @@ def _of_first_evaluation(
 
 
 def measured(recipe: Recipe, device: torch.device) -> dict[str, Bytes]:
-    """What a `step` and an `evaluation` of a small recipe really take of one process, at most."""
+    """What a `step` and an `evaluation` of a small recipe really take, with what stands."""
     step = make_step(recipe, VOCABULARY, device, None)
     recomputation = recipe.machine.activation_checkpointing
     if recomputation != "none":

@@ -61,7 +61,7 @@ AnyOrder = (
 
 
 def follow(place: Place, known: RunFolder | None = None) -> ExitCode:
-    """Train with rank 0 until it ends; RankLost if one dies or hangs. `known`: the run's folder."""
+    """Train with rank 0 until it ends; RankLost if one dies or hangs. `known`: the run, or None."""
     clock = RealClock()
     began = time.time() - process_start()
     with ExitStack() as leaving:

@@ -1,4 +1,4 @@
-"""Requests from people become decisions, or are refused with a reason; each is answered once."""
+"""Requests become decisions, or are refused; each is answered once, whatever dies in between."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
