@@ -9,7 +9,8 @@ recipe: the tokens and the seconds that it needs more, in shares of the whole re
 worth. Dollars are seconds at a price an hour. An idea may cost time in each step: where it is worth
 fewer seconds than tokens, it does. Runs have one thread; `--jobs` of them are made at a time.
 Seconds are the processor's own, beyond those of a run of one step (start-up, last evaluation); what
-a step takes is the journal's, in short runs with and without the idea, side by side.
+a step takes is the journal's, in short runs with and without the idea, side by side (`--paces`: no
+more than that).
 
 Ideas that the recipe does without are switched on instead, which tells why it does.
 """
@@ -79,7 +80,7 @@ LONGER = (1.25, 1.6, 2.2, 3.0)
 """Lengths at which a run without an idea is tried, in lengths of the whole recipe, until it gets
 there."""
 _SEEDS_OF_LENGTHS = 2
-_PAIRS_OF_PACE, _STEPS_OF_PACE = 5, 15
+_PAIRS_OF_PACE, _STEPS_OF_PACE = 3, 20
 # Student's t, two-sided 99 %, by degrees of freedom: where p < 0.01 begins.
 _T99 = [math.inf, 63.66, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17]
 
@@ -116,13 +117,13 @@ class Trainings:
     def pace(self, settings: tuple[str, ...]) -> float:
         """Seconds of a step with these settings over those of the whole recipe."""
         ratios = []
-        for seed in range(1, _PAIRS_OF_PACE + 1):
-            pair = [
-                self._workers.submit(self.run, some, seed, _STEPS_OF_PACE)
-                for some in (settings, ())
-            ]
-            own, whole = (one.result().step_s for one in pair)
-            ratios.append(own / whole)
+        with ThreadPoolExecutor(2) as workers:
+            for seed in range(1, _PAIRS_OF_PACE + 1):
+                pair = [
+                    workers.submit(self.run, some, seed, _STEPS_OF_PACE) for some in (settings, ())
+                ]
+                own, whole = (one.result().step_s for one in pair)
+                ratios.append(own / whole)
         return statistics.median(ratios)
 
     def run(self, settings: tuple[str, ...], seed: int, steps: int) -> Run:
@@ -272,6 +273,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=6, help="runs of each kind")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, of one thread each")
     parser.add_argument("--only", default="", help="ideas whose names begin like one of these")
+    parser.add_argument("--paces", action="store_true", help="compare what a step takes, no more")
     parser.add_argument("--price", type=float, default=0.1, help="dollars an hour of this machine")
     given = parser.parse_args()
     if not given.text.is_file():
@@ -293,6 +295,11 @@ def main() -> None:
         sys.exit(f"--only {given.only}: no idea of that name (there are: {names})")
     with tempfile.TemporaryDirectory(prefix="ablate-") as name:
         trainings = Trainings(given.text, Path(name), given.jobs)
+        if given.paces:
+            print("| with, or without | seconds of a step |\n|---|---|")
+            for idea, settings in {"the same": (), **ideas, **others}.items():
+                print(f"| {idea} | {trainings.pace(settings):.2f} × |", flush=True)
+            return
         seeds = range(1, given.seeds + 1)
         whole = dict(zip(seeds, trainings.runs((), seeds, steps), strict=True))
         whole_s = statistics.median(run.seconds for run in whole.values())
