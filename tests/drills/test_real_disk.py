@@ -9,15 +9,11 @@ import pytest
 
 from longhaul.core.records import Event
 from longhaul.supervise.ownership import left_over
-from small_runs import HALF_A_STEP
+from small_runs import HALF_A_STEP, is_verified
 
 pytestmark = pytest.mark.slow  # `make drills-real`
 
 STEPS = tuple(f"--set={option}" for option in ("train.steps=120", *HALF_A_STEP))
-
-
-def is_verified(record) -> bool:
-    return isinstance(record, Event) and record.data.get("health") == "verified"
 
 
 class Disk:

@@ -15,7 +15,7 @@ from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.lease import live_holder
 from longhaul.logbook.reading import read_journal
 from longhaul.supervise.ownership import left_over
-from small_runs import FEW_HELD_OUT, HALF_A_STEP
+from small_runs import FEW_HELD_OUT, HALF_A_STEP, is_verified
 
 ENDLESS = (
     "--set", "train.steps=100000", "--set", "optim.schedule.shape=constant",
@@ -29,10 +29,6 @@ def is_step(at_least: int):
 
 def is_event(kind: str):
     return lambda record: isinstance(record, Event) and record.kind == kind
-
-
-def is_verified(record) -> bool:
-    return isinstance(record, Event) and record.data.get("health") == "verified"
 
 
 def test_a_killed_run_ends_in_the_very_bytes_of_an_undisturbed_one(tmp_path: Path) -> None:
