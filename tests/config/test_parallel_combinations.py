@@ -34,6 +34,14 @@ from longhaul.core.errors import RecipeError
             ["parallel.tensor=2", "model.token_smear=true"],
             ["parallel.tensor", "model.token_smear"],
         ),
+        (
+            ["parallel.tensor=2", "precision.float8=true"],
+            ["parallel.tensor", "precision.float8"],
+        ),
+        (
+            ["precision.compute=bf16_weights", "precision.float8=true"],
+            ["precision.float8", "precision.compute"],
+        ),
         (["parallel.stages_per_rank=2"], ["parallel.stages_per_rank", "parallel.pipeline"]),
         (
             ["parallel.pipeline=2", "parallel.stages_per_rank=2", "model.layers=6"],

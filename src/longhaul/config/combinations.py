@@ -150,6 +150,9 @@ def _tensor(recipe: Recipe) -> Iterator[Combination]:
                 ("parallel.tensor", f"model.{name}"),
                 f"{ways} tensor ranks cannot share model.{name} {number} evenly",
             )
+    if recipe.precision.float8:
+        paths = "parallel.tensor", "precision.float8"
+        yield paths, "tensor ranks do not take precision.float8 so far"
     if model.token_smear:
         yield (
             ("parallel.tensor", "model.token_smear"),
@@ -281,6 +284,11 @@ def _limits(recipe: Recipe) -> Iterator[Combination]:
 
 def _rounding(recipe: Recipe) -> Iterator[Combination]:
     rounding, half = recipe.optim.rounding, recipe.precision.half_weights
+    if recipe.precision.float8 and half:
+        yield (
+            ("precision.float8", "precision.compute"),
+            f"products in float8 are of float32 weights, not of precision.compute {half}_weights",
+        )
     if rounding == "nearest":
         return
     paths = "optim.rounding", "precision.compute"

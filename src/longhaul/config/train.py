@@ -48,6 +48,9 @@ class PrecisionSection(Section):
     """With half weights: keep the residual stream, norms and mixtures in float32 (YaLM-100B)."""
     tf32: bool = changed_at_start(False)
     """Allow TF32 matrix products on NVIDIA GPUs."""
+    float8: bool = changed_at_start(False)
+    """Multiply by the matrices of the layers in float8 in training (torchao; needs the extra
+    `float8`, and pays on GPUs from Ada and Hopper on, compiled)."""
 
     @property
     def half_weights(self) -> Literal["bf16", "fp16"] | None:

@@ -61,6 +61,10 @@ def build_step(
     else:  # of many processes none has the whole model at any time
         model = allocate(recipe.model, vocab_size, "meta", end_of_text)
     to_number_format(model, recipe.precision)
+    if recipe.precision.float8:
+        from longhaul.model.float8 import to_float8
+
+        to_float8(model, device)
     recompute = recipe.machine.activation_checkpointing
     if recompute != "none":
         from longhaul.parallel.recompute import checkpoint_activations

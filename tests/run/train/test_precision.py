@@ -8,7 +8,7 @@ import pytest
 from fakes import SilentView
 from longhaul.config.load import load_recipe, with_overrides
 from longhaul.core.errors import ExitCode
-from longhaul.core.records import Decision, Event
+from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
@@ -163,3 +163,17 @@ def test_muon_s_products_are_settled_by_the_same_measurement(
     fastest.append(FLOAT32)
     folder = runs.train(3, AUTO, "optim.name=muon")
     assert read_segments(folder)[-1].settings["optim"]["muon"]["newton_schulz"] == "float32"
+
+
+def test_a_run_in_float8_goes_on_with_the_same_bits(tmp_path: Path, prepared: Path) -> None:
+    def losses(runs: Runs) -> list[float]:
+        folder = RunFolder(runs.path / "drill")
+        return [r.loss for r in read_journal(folder, events=False) if isinstance(r, StepRecord)]
+
+    whole, twice, exact = (Runs(tmp_path / name, prepared) for name in ("whole", "twice", "exact"))
+    whole.train(8, "precision.float8=true")
+    twice.train(3, "precision.float8=true")
+    twice.train(8, "precision.float8=true")
+    exact.train(8)
+    assert losses(whole) == losses(twice) != losses(exact)
+    assert losses(whole) == pytest.approx(losses(exact), rel=0.02)
