@@ -9,15 +9,19 @@ from longhaul.config.model import ModelSection
 from longhaul.core.errors import UsageError
 from longhaul.model.float8 import to_float8
 from longhaul.model.gpt import GPT
-from longhaul.model.initialise import build
+from longhaul.model.initialise import allocate, build, initialise
 from longhaul.optim.groups import make_groups
 
 CPU = torch.device("cpu")
 
 
-def made(*, float8: bool, **settings: object) -> GPT:
+def section(**settings: object) -> ModelSection:
     shape = {"layers": 2, "heads": 2, "width": 32, "context": 16, "zero_head": False} | settings
-    model = build(ModelSection.model_validate(shape), 21, seed=3)
+    return ModelSection.model_validate(shape)
+
+
+def made(*, float8: bool, **settings: object) -> GPT:
+    model = build(section(**settings), 21, seed=3)
     if float8:
         to_float8(model, CPU)
     return model
@@ -53,6 +57,17 @@ def test_weights_roles_and_parts_stay_as_they_are() -> None:
     ]
     assert groups[0] == groups[1]
     assert any(len(parts) == 3 for _, _, of_group in groups[0] for parts in of_group)
+
+
+@pytest.mark.parametrize("zero_projections", [False, True])
+def test_a_model_that_is_filled_afterwards_has_the_same_weights(zero_projections: bool) -> None:
+    settings = section(zero_projections=zero_projections)
+    plain = build(settings, 21, seed=3)
+    later = allocate(settings, 21, CPU)
+    to_float8(later, CPU)
+    initialise(later, settings, seed=3)
+    for (name, weight), other in zip(plain.named_parameters(), later.parameters(), strict=True):
+        assert torch.equal(weight, other), name
 
 
 def test_head_and_matrices_of_odd_sizes_are_left_out() -> None:

@@ -24,15 +24,17 @@ def to_float8(model: GPT, device: torch.device) -> int:
     """Let the matrices of `model` between activations multiply in float8 on `device`; how many.
     Elsewhere than on a GPU that can, the same is computed slowly. UsageError without torchao.
     """
+    disabled = logging.root.manager.disable
     try:
         logging.disable(logging.WARNING)  # of kernels that nothing here needs
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+        from torchao.float8.float8_linear import Float8Linear
     except ImportError:
         raise UsageError(
             "precision.float8: torchao is not installed", "pip install 'longhaul[float8]'"
         ) from None
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(disabled)
     there = device.type == "cuda" and torch.version.hip is None
     can = there and torch.cuda.get_device_capability(device) >= _FIRST_CAPABILITY
     chosen = {
@@ -46,6 +48,9 @@ def to_float8(model: GPT, device: torch.device) -> int:
     convert_to_float8_training(
         model, config=config, module_filter_fn=lambda _, name: name in chosen
     )
+    kind = type("Float8Linear", (Float8Linear, Linear), {})  # filled, and told apart, like ours
     for name, linear in chosen.items():
-        vars(model.get_submodule(name)).update({own: getattr(linear, own) for own in _OURS})
+        converted = model.get_submodule(name)
+        converted.__class__ = kind
+        vars(converted).update({own: getattr(linear, own) for own in _OURS})
     return len(chosen)
