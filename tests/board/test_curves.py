@@ -2,14 +2,14 @@ import math
 
 import pytest
 
-from longhaul.board.curves import means, settle, step_totals, thinned, throughput
-from longhaul.logbook.queries import connect
+from longhaul.board.curves import means, note_kept, step_totals, thinned, throughput
+from longhaul.board.live_run import LiveRun
 from longhaul.logbook.summary import read_branches
 
 
 def settled(folder):
-    connection = connect(folder)
-    settle(connection, read_branches(folder, connection, [], live=False))
+    connection = LiveRun(folder).connection
+    note_kept(connection, read_branches(folder, connection, [], live=False))
     return connection
 
 

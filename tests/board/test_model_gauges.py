@@ -1,12 +1,12 @@
-from longhaul.board.curves import ModelGauges, read_model_gauges, settle
-from longhaul.logbook.queries import connect
+from longhaul.board.curves import ModelGauges, note_kept
+from longhaul.board.live_run import LiveRun
 from longhaul.logbook.summary import read_branches
 
 
 def read(folder):
-    with connect(folder) as connection:
-        settle(connection, read_branches(folder, connection, [], live=False))
-        return read_model_gauges(connection)
+    with LiveRun(folder) as run:
+        note_kept(run.connection, read_branches(folder, run.connection, [], live=False))
+        return run.model_gauges()
 
 
 def test_every_gauge_has_a_row_a_layer_and_a_value_a_column(told):

@@ -10,7 +10,6 @@ from typing import Any
 
 import duckdb
 
-from longhaul.core.clocks import STEP_BUCKETS
 from longhaul.logbook.summary import Branch
 
 MOST_POINTS = 4000
@@ -18,7 +17,6 @@ MOST_POINTS = 4000
 because each bucket keeps its smallest and its largest value."""
 _MOST_RATES = 600
 _MOST_MEANS = 400
-_TIMED = " + ".join(f"coalesce(seconds['{bucket}'], 0)" for bucket in STEP_BUCKETS)
 
 
 @dataclass(frozen=True)
@@ -34,16 +32,11 @@ class Curve:
     y: tuple[float, ...]
 
 
-def settle(connection: duckdb.DuckDBPyConnection, grown: Sequence[Branch]) -> tuple[Branch, ...]:
-    """Make the view `steps` a table, so that JSON is parsed once, and note which were kept; the
-    branches in the order in which they were opened.
-    """
-    connection.execute("CREATE TABLE settled AS SELECT * FROM steps")
-    connection.execute("DROP VIEW steps")
-    connection.execute("ALTER TABLE settled RENAME TO steps")
+def note_kept(connection: duckdb.DuckDBPyConnection, grown: Sequence[Branch]) -> tuple[Branch, ...]:
+    """Note in the table `kept` which steps are; the branches as they were opened, in order."""
     order = sorted(grown, key=lambda branch: (branch.opening.attempt, branch.opening.opened))
     connection.execute(
-        "CREATE TABLE kept AS SELECT unnest(?::VARCHAR[]) AS segment, "
+        "CREATE OR REPLACE TABLE kept AS SELECT unnest(?::VARCHAR[]) AS segment, "
         "unnest(?::BIGINT[]) AS place, unnest(?::BIGINT[]) AS kept",
         [[b.number for b in order], list(range(len(order))), [b.kept_until for b in order]],
     )
@@ -74,7 +67,7 @@ def means(connection: duckdb.DuckDBPyConnection, expression: str) -> list[Curve]
 
 def throughput(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
     """Step → target tokens a second, of whole buckets: steps may be seen complete together."""
-    rate = f"sum(tokens) / nullif(sum({_TIMED}), 0)"
+    rate = "sum(tokens) / nullif(sum(timed), 0)"
     return _bucketed(connection, {"max(step)": rate}, _MOST_RATES)
 
 
@@ -156,7 +149,7 @@ class ModelGauges:
 
 
 def read_model_gauges(connection: duckdb.DuckDBPyConnection) -> ModelGauges:
-    """Read all gauges in at most about 400 columns."""
+    """Read all gauges of the table `gauged` in at most about 400 columns."""
     columns = _columns(connection)
     if not columns:
         return ModelGauges()
@@ -186,14 +179,14 @@ def read_model_gauges(connection: duckdb.DuckDBPyConnection) -> ModelGauges:
 
 def _columns(connection: duckdb.DuckDBPyConnection) -> list[tuple[int, str, bool]]:
     connection.execute(
-        "CREATE TABLE gauged AS SELECT segment, place, step, step <= kept AS kept, "
-        "gauges, totals, source_losses, row_number() OVER (ORDER BY place, step) AS number "
-        "FROM steps JOIN kept USING (segment) WHERE cardinality(coalesce(gauges, MAP {})) + "
-        "cardinality(coalesce(totals, MAP {})) + cardinality(coalesce(source_losses, MAP {})) > 0"
+        "CREATE OR REPLACE TEMP TABLE numbered AS SELECT segment, place, step, "
+        "step <= kept AS kept, gauges, totals, source_losses, "
+        "row_number() OVER (ORDER BY place, step) AS number FROM gauged JOIN kept USING (segment)"
     )
     connection.execute(
-        f"CREATE TABLE columned AS SELECT *, dense_rank() OVER (ORDER BY place, kept DESC, "
-        f"number // (1 + (SELECT count(*) FROM gauged) // {_MOST_COLUMNS})) - 1 AS col FROM gauged"
+        f"CREATE OR REPLACE TEMP TABLE columned AS SELECT *, "
+        f"dense_rank() OVER (ORDER BY place, kept DESC, number // "
+        f"(1 + (SELECT count(*) FROM numbered) // {_MOST_COLUMNS})) - 1 AS col FROM numbered"
     )
     return connection.execute(
         "SELECT max(step), any_value(segment), any_value(kept) FROM columned "

@@ -8,22 +8,20 @@ from longhaul.board.curves import (
     Curve,
     ModelGauges,
     means,
+    note_kept,
     progress,
-    read_model_gauges,
-    settle,
     step_totals,
     thinned,
     throughput,
 )
 from longhaul.board.incidents import Incident, incidents
+from longhaul.board.live_run import LiveRun
 from longhaul.config.load import with_values
 from longhaul.core.clocks import Clock
 from longhaul.core.records import Decision, Event, Record
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder, created_of
 from longhaul.logbook.ledger import fold_all
-from longhaul.logbook.queries import connect
-from longhaul.logbook.reading import read_journal
 from longhaul.logbook.summary import Branch, RunSummary, evaluations, read_branches, summary_of
 
 
@@ -67,20 +65,30 @@ class RunFacts(RunSummary):
 
 def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
     """Read a run; live, dead and empty ones alike."""
-    reading = read_journal(folder, steps=False)
-    records = tuple(reading)
-    with connect(folder) as connection:
-        summary = summary_of(folder, clock, records, connection)
-        grown = read_branches(folder, connection, records, live=summary.state == "live")
-        branches = settle(connection, grown)
-        curves = {
-            name: thinned(connection, name)
-            for name in ("loss", "gradient_norm", "learning_rate", "loss_scale")
-        }
-        curves |= {f"mean {name}": means(connection, name) for name in ("loss", "gradient_norm")}
-        curves |= {"throughput": throughput(connection), "progress": progress(connection)}
-        tokens, tokens_lost, masked = step_totals(connection)
-        model_gauges = read_model_gauges(connection)
+    with LiveRun(folder) as run:
+        return facts_of(run, clock, gauges=True)
+
+
+def facts_of(run: LiveRun, clock: Clock, *, gauges: bool) -> RunFacts:
+    """What a run that is followed tells by now, with its gauges or without."""
+    with run.lock:
+        return _facts_of(run, clock, gauges=gauges)
+
+
+def _facts_of(run: LiveRun, clock: Clock, *, gauges: bool) -> RunFacts:
+    folder, connection, records = run.folder, run.connection, run.records
+    run.count_events_in()
+    summary = summary_of(folder, clock, records, connection)
+    grown = read_branches(folder, connection, records, live=summary.state == "live")
+    branches = note_kept(connection, grown)
+    curves = {
+        name: thinned(connection, name)
+        for name in ("loss", "gradient_norm", "learning_rate", "loss_scale")
+    }
+    curves |= {f"mean {name}": means(connection, name) for name in ("loss", "gradient_norm")}
+    curves |= {"throughput": throughput(connection), "progress": progress(connection)}
+    tokens, tokens_lost, masked = step_totals(connection)
+    model_gauges = run.model_gauges() if gauges else ModelGauges()
     kept = {branch.number: branch.kept_until for branch in branches}
     newest = branches[-1].opening if branches else None
     decisions = [record for record in records if isinstance(record, Decision)]
@@ -108,7 +116,7 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
         ),
         curves=curves,
         model_gauges=model_gauges,
-        damaged=reading.damaged,
+        damaged=run.damaged,
     )
 
 

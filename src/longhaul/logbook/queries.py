@@ -102,12 +102,14 @@ _NO_NETWORK: dict[str, str | bool | int | float | list[str]] = {
 
 
 def connect(folder: RunFolder) -> duckdb.DuckDBPyConnection:
-    """A connection in memory with the views `steps` and `events` of this run.
+    """A connection in memory with the views `steps`, `events` and `booked` of this run.
 
-    `steps` has the fields of `StepRecord` and `tokens`; `events` those of `Event`, `Decision` and
-    `Finding`, with `record` to tell them apart. Files of attempts that begin later are not seen.
+    `steps` has the fields of `StepRecord`, `tokens`, and the seconds `spent` on a step in all and
+    `timed` as training and waiting for data; `events` those of `Event`, `Decision` and
+    `Finding`, with `record` to tell them apart; `booked` the `seconds` of each `segment` by
+    `bucket`, one row a record. Files of attempts that begin later are not seen.
     """
-    connection = duckdb.connect(config=_NO_NETWORK)
+    connection = empty_connection()
     files = journal_files(folder.journal)
     for file in files:  # DuckDB would wait for a pipe that nobody writes into
         open_regular(folder.journal / file.name, MOST_JOURNAL_BYTES).close()
@@ -116,12 +118,40 @@ def connect(folder: RunFolder) -> duckdb.DuckDBPyConnection:
     events = [folder.journal / f.name for f in files if f.events]
     parts = [steps_sql(steps)]
     if parquet:
-        # By name: what an older version compacted lacks the fields that came later.
-        files_sql = _list(list(parquet.values()))
-        parts.append(f"SELECT * FROM read_parquet({files_sql}, union_by_name=true)")
-    connection.execute(f"CREATE VIEW steps AS {' UNION ALL BY NAME '.join(parts)}")
+        parts.append(parquet_sql(list(parquet.values())))
+    rows = " UNION ALL BY NAME ".join(parts)
+    connection.execute(f"CREATE VIEW steps AS {with_seconds(rows)}")
     connection.execute(f"CREATE VIEW events AS {_rows(events, _EVENT_FIELDS)}")
+    connection.execute(
+        f"CREATE VIEW booked AS {booked_sql('steps')} UNION ALL "
+        f"{booked_sql('events')} WHERE seconds IS NOT NULL"
+    )
     return connection
+
+
+def empty_connection() -> duckdb.DuckDBPyConnection:
+    """A connection in memory that asks no network for anything."""
+    return duckdb.connect(config=_NO_NETWORK)
+
+
+_TIMED = " + ".join(f"coalesce(seconds['{bucket}'], 0)" for bucket in STEP_BUCKETS)
+
+
+def with_seconds(steps: str) -> str:
+    """SQL for these steps with the seconds `spent` on each in all, and those that were `timed`."""
+    return f"SELECT *, list_sum(map_values(seconds)) AS spent, {_TIMED} AS timed FROM ({steps})"
+
+
+def parquet_sql(files: Sequence[Path]) -> str:
+    """SQL for the steps of compacted attempts."""
+    # By name: what an older version compacted lacks the fields that came later.
+    return f"SELECT * FROM read_parquet({_list(files)}, union_by_name=true)"
+
+
+def booked_sql(rows: str) -> str:
+    """SQL for the seconds that these rows booked: segment, bucket, seconds."""
+    entry = "unnest(map_entries(seconds))"
+    return f"SELECT segment, {entry}.key AS bucket, {entry}.value AS seconds FROM {rows}"
 
 
 def steps_sql(files: Sequence[Path]) -> str:
@@ -186,21 +216,20 @@ def _copy(query: str, path: Path, sources: dict[str, int]) -> None:
 
 def _rollup(rows: str) -> str:
     """Per 100 steps: counts, and minimum, maximum and mean of the finite values of each figure."""
-    seconds = " + ".join(f"coalesce(seconds['{bucket}'], 0)" for bucket in STEP_BUCKETS)
     figures = []
     for name in _ROLLED_UP:
         finite = f"FILTER (isfinite({name}))"
         mean = f"avg({name}) {finite}"
         if name == "tokens_per_second":  # no mean of rates: all tokens over all seconds
-            mean = "sum(tokens) / nullif(sum(step_seconds), 0)"
+            mean = "sum(tokens) / nullif(sum(timed), 0)"
         figures += [f"min({name}) {finite} AS {name}_min", f"max({name}) {finite} AS {name}_max"]
         figures += [f"{mean} AS {name}_mean"]
-    timed = f"SELECT *, {seconds} AS step_seconds FROM ({rows})"
-    paced = f"SELECT *, tokens / nullif(step_seconds, 0) AS tokens_per_second FROM ({timed})"
+    timed = with_seconds(rows)
+    paced = f"SELECT *, tokens / nullif(timed, 0) AS tokens_per_second FROM ({timed})"
     return (
         f"SELECT attempt, segment, min(step) AS first_step, max(step) AS last_step, "
         f"min(time) AS first_time, max(time) AS last_time, count(*) AS steps, "
-        f"sum(tokens) AS tokens, sum(step_seconds) AS seconds, "
+        f"sum(tokens) AS tokens, sum(timed) AS seconds, "
         f"count(*) FILTER (masked) AS masked, "
         f"count(*) FILTER (NOT isfinite(loss) OR NOT isfinite(gradient_norm)) AS non_finite, "
         f"{', '.join(figures)} FROM ({paced}) "

@@ -6,14 +6,24 @@ decisions lie apart because they are few: a restart reads all of them, and no gi
 """
 
 import heapq
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import chain, groupby, islice
 from pathlib import Path
 
 from longhaul.core.records import Record, RecordError, from_line
-from longhaul.core.strict import MOST_BYTES, entries_of, lines_backwards, lines_of
+from longhaul.core.strict import (
+    MOST_BYTES,
+    MOST_JOURNAL_BYTES,
+    DamagedFile,
+    entries_of,
+    lines_backwards,
+    lines_of,
+    open_regular,
+)
 from longhaul.logbook.folder import RunFolder
 
 TORN = b" <torn>\n"
@@ -99,6 +109,65 @@ class JournalReading:
 def read_journal(folder: RunFolder, *, steps: bool = True, events: bool = True) -> JournalReading:
     """All records of a run, in order; `damaged` on the result counts lines passed over."""
     return JournalReading(folder, steps=steps, events=events)
+
+
+class JournalTail:
+    """A journal that is read once and then followed: each look returns what has come since."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._journal = folder.journal
+        self._read: dict[JournalFile, int] = {}
+        """Bytes of each file that were given."""
+        self._events: dict[tuple[int, str], list[Record]] = {}
+        self.damaged = 0
+        """Lines of events so far that should have been records."""
+
+    def grown(self) -> Iterator[tuple[JournalFile, bytes]]:
+        """The files with whole lines that came since the last look, and these lines.
+
+        A `DamagedFile` where a file has become shorter than what was read of it.
+        """
+        for file in journal_files(self._journal):
+            path, begin = self._journal / file.name, self._read.get(file, 0)
+            with open_regular(path, MOST_JOURNAL_BYTES) as opened:
+                size = os.fstat(opened.fileno()).st_size
+                if size < begin:
+                    raise DamagedFile(f"{path}: it was {begin:,} bytes long and has {size:,} now")
+                if size == begin:
+                    continue
+                opened.seek(begin)
+                lines = opened.read(size - begin)
+            lines = lines[: lines.rfind(b"\n") + 1]
+            self._read[file] = begin + len(lines)
+            if file.events:
+                self._keep(file, lines)
+            if lines:
+                yield file, lines
+
+    def skip(self, file: JournalFile, size: int) -> None:
+        """Take a file's first bytes for read."""
+        self._read[file] = size
+
+    @property
+    def events(self) -> list[Record]:
+        """Events, findings and decisions so far, in the order of `read_journal`."""
+        attempts = sorted({attempt for attempt, _ in self._events})
+        return [
+            record
+            for attempt in attempts
+            for record in _merged(
+                [iter(own) for (of, _), own in sorted(self._events.items()) if of == attempt]
+            )
+        ]
+
+    def _keep(self, file: JournalFile, lines: bytes) -> None:
+        own = self._events.setdefault((file.attempt, file.author), [])
+        for line in BytesIO(lines):
+            record = _record_or_none(line)
+            if record is not None:
+                own.append(record)
+            elif line.strip() and not line.endswith(TORN):
+                self.damaged += 1
 
 
 def read_last(

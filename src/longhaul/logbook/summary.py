@@ -119,7 +119,7 @@ def stretches(connection: duckdb.DuckDBPyConnection, kept: Mapping[str, int]) ->
         "SELECT segment, min(step), max(step), "
         "last(learning_rate ORDER BY attempt, step), last(loss ORDER BY attempt, step), "
         "count(*) FILTER (redone), "
-        "coalesce(sum(list_sum(map_values(seconds))) FILTER (step > kept), 0) FROM steps "
+        "coalesce(sum(spent) FILTER (step > kept), 0) FROM steps "
         "LEFT JOIN (SELECT unnest(?::VARCHAR[]) AS segment, unnest(?::BIGINT[]) AS kept) "
         "USING (segment) GROUP BY segment",
         [list(kept), list(kept.values())],
@@ -129,21 +129,17 @@ def stretches(connection: duckdb.DuckDBPyConnection, kept: Mapping[str, int]) ->
 
 def time_by_bucket(connection: duckdb.DuckDBPyConnection) -> dict[str, Seconds]:
     """Bucket → seconds over the whole run."""
-    return _sums(connection, "e.key", "GROUP BY 1")
+    return _sums(connection, "bucket", "")
 
 
 def time_by_segment(connection: duckdb.DuckDBPyConnection) -> dict[str, Seconds]:
     """Segment → seconds booked by its records, idle time before a restart left out."""
-    return _sums(connection, "segment", "WHERE e.key <> 'idle' GROUP BY 1")
+    return _sums(connection, "segment", "WHERE bucket <> 'idle'")
 
 
-def _sums(connection: duckdb.DuckDBPyConnection, key: str, rest: str) -> dict[str, Seconds]:
-    track = (
-        "SELECT segment, unnest(map_entries(seconds)) AS e FROM steps UNION ALL "
-        "SELECT segment, unnest(map_entries(seconds)) AS e FROM events WHERE seconds IS NOT NULL"
-    )
-    rows = connection.execute(f"SELECT {key}, sum(e.value) FROM ({track}) {rest}").fetchall()
-    return {key: seconds for key, seconds in rows if seconds is not None}
+def _sums(connection: duckdb.DuckDBPyConnection, key: str, where: str) -> dict[str, Seconds]:
+    rows = connection.execute(f"SELECT {key}, sum(seconds) FROM booked {where} GROUP BY 1")
+    return {key: seconds for key, seconds in rows.fetchall() if seconds is not None}
 
 
 Outcome = Literal["running", "finished", "rolled back", "went on", "restarted", "stopped", "died"]
