@@ -1,8 +1,9 @@
 "use strict";
-// Draws the page's charts from the JSON beside it. Colours come from the style sheet, so that
-// light, dark and print need no second set of figures.
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+// Draws the charts of a run: the report's once, from the JSON beside it, the board's again and again.
+// Colours come from the style sheet, so that light, dark and print need no second set of figures.
+// `data` holds figures and gauges; the board also says in `data.view` along what to draw (`axis`), how
+// far to smooth (`smooth`, steps) and what else to draw (`overlays`, traces of the loss).
+const chartsOf = (data) => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const INKS = 6;
   const PRINT_WIDTH = 660; // pixels; a sheet of paper is laid out anew only after scripts ran
@@ -43,7 +44,7 @@
   });
 
   // Zooming one chart along its steps zooms the others, and a double click frees all.
-  const alongSteps = data.figures.filter((figure) => figure.along_steps);
+  const alongSteps = () => data.figures.filter((figure) => figure.along_steps);
   let zooming = false;
   const follow = (from) => (change) => {
     if (zooming) return;
@@ -52,19 +53,46 @@
     if (!free && range[0] === undefined) return;
     zooming = true;
     const update = free ? { "xaxis.autorange": true } : { "xaxis.range": range };
-    const others = alongSteps.filter((figure) => figure.name !== from);
+    const others = alongSteps().filter((figure) => figure.name !== from);
     Promise.all(others.map((figure) => Plotly.relayout(chart(figure.name), update)))
       .finally(() => { zooming = false; });
   };
 
+  // An exponential mean over about so many steps, begun anew with every stretch.
+  const smoothed = (trace, steps) => {
+    if (!steps || trace.meta.place === undefined || trace.y.length < 3) return trace;
+    let mean = trace.y[0], before = trace.x[0];
+    const y = trace.y.map((value, at) => {
+      const share = 1 - Math.exp(-(trace.x[at] - before) / steps);
+      before = trace.x[at];
+      mean += share * (value - mean);
+      return mean;
+    });
+    return { ...trace, y };
+  };
+
+  const tracesOf = (figure) => {
+    const view = data.view;
+    if (!view || !figure.along_steps) return figure.traces;
+    const smooth = figure.name === "learning_rate" ? 0 : view.smooth;
+    const traces = figure.traces.map((trace) => {
+      const own = smoothed(trace, smooth);
+      return view.axis ? { ...own, x: view.axis.of(own.x, trace.name, trace.meta.kept) } : own;
+    });
+    return figure.name === "loss" ? [...traces, ...view.overlays] : traces;
+  };
+
   const drawFigure = (figure) => {
     const place = chart(figure.name);
-    const x = figure.along_steps ? { title: { text: "step" }, tickformat: ",d" } : {};
-    const own = structuredClone(figure.layout);
+    if (!place) return;
+    const axis = data.view?.axis;
+    const steps = { title: { text: "step" }, tickformat: ",d" };
+    const x = figure.along_steps ? (axis ? { title: { text: axis.title } } : steps) : {};
+    const own = { ...structuredClone(figure.layout), uirevision: axis?.title ?? "step" };
     if (document.querySelector(`[data-log="${figure.name}"]`)?.checked) {
       own.yaxis = { ...own.yaxis, type: "log", range: undefined, autorange: true };
     }
-    Plotly.react(place, figure.traces.map(painted), layout(own, x), CONFIG);
+    Plotly.react(place, tracesOf(figure).map(painted), layout(own, x), CONFIG);
     if (place.dataset.wired) return;
     place.dataset.wired = "yes";
     if (figure.along_steps) place.on("plotly_relayout", follow(figure.name));
@@ -74,8 +102,13 @@
     });
   };
 
-  const gauges = data.gauges;
-  const everyColumn = gauges.step.map((_, column) => column);
+  let gauges, everyColumn;
+  const takeGauges = () => {
+    gauges = data.gauges;
+    everyColumn = gauges.step.map((_, column) => column);
+    const nothingLost = !gauges.kept.includes(false);
+    document.querySelectorAll(".only-lost").forEach((label) => { label.hidden = nothingLost; });
+  };
   const extent = (rows) => {
     let low = Infinity, high = -Infinity;
     for (const row of rows) for (const value of row) {
@@ -173,25 +206,37 @@
     Plotly.react(chart("total"), traces, layout(own, { title: { text: "step" }, tickformat: ",d" }), CONFIG);
   };
 
+  const drawFigures = () => data.figures.forEach(drawFigure);
   const draw = () => {
-    data.figures.forEach(drawFigure);
+    takeGauges();
+    drawFigures();
     drawHeat();
     drawTotal();
   };
 
-  document.querySelectorAll("[data-log]").forEach((box) => {
-    box.addEventListener("change", () => drawFigure(data.figures.find((figure) => figure.name === box.dataset.log)));
-  });
-  document.getElementById("gauge")?.addEventListener("change", drawHeat);
-  document.getElementById("as-happened")?.addEventListener("change", drawHeat);
-  document.getElementById("total")?.addEventListener("change", drawTotal);
-  if (!gauges.kept.includes(false)) document.querySelectorAll(".only-lost").forEach((label) => { label.hidden = true; });
+  const wire = () => {
+    document.querySelectorAll("[data-log]").forEach((box) => {
+      box.addEventListener("change", () => drawFigure(data.figures.find((figure) => figure.name === box.dataset.log)));
+    });
+    document.getElementById("gauge")?.addEventListener("change", drawHeat);
+    document.getElementById("as-happened")?.addEventListener("change", drawHeat);
+    document.getElementById("total")?.addEventListener("change", drawTotal);
+  };
   const printing = (on) => () => {
     document.documentElement.classList.toggle("print", on);
     draw();
   };
-  addEventListener("beforeprint", printing(true));
-  addEventListener("afterprint", printing(false));
-  dark.addEventListener("change", draw);
-  draw();
-})();
+  const shown = new AbortController();
+  const whileShown = { signal: shown.signal };
+  addEventListener("beforeprint", printing(true), whileShown);
+  addEventListener("afterprint", printing(false), whileShown);
+  dark.addEventListener("change", draw, whileShown);
+  return { draw, drawFigures, wire, leave: () => shown.abort() };
+};
+
+const embedded = document.getElementById("data");
+if (embedded) {
+  const charts = chartsOf(JSON.parse(embedded.textContent));
+  charts.wire();
+  charts.draw();
+}

@@ -130,11 +130,16 @@ def _own(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
 
 
-def plotly_script() -> str:
-    """Plotly's own script, from the installed package; LonghaulError if it is not there."""
+def plotly_path() -> Path:
+    """Plotly's own script in the installed package; LonghaulError if it is not there."""
     found = importlib.util.find_spec("plotly")
     for folder in found.submodule_search_locations or () if found else ():
         script = Path(folder) / "package_data" / "plotly.min.js"
         if script.is_file():
-            return script.read_text(encoding="utf-8")
+            return script
     raise LonghaulError("the package plotly is not installed", "pip install plotly")
+
+
+def plotly_script() -> str:
+    """The same as text."""
+    return plotly_path().read_text(encoding="utf-8")

@@ -33,23 +33,37 @@ def render(facts: RunFacts, plotly: str) -> str:
     header = f"""<p class="kicker">Logbook of a training run</p>
 <h1>{name} <span class="state {escape(facts.state)}">{escape(facts.state)}</span></h1>
 <p class="short">{escape(in_short(facts))}</p>"""
+    words = sections_in_words(facts)
     sections = f"""{key_figures(facts)}
-{section("chronicle", "What happened", chronicle_list(chronicle(facts), facts.began))}
+{words["chronicle"]}
 {figure_section(loss)}
-{section("incidents", "Incidents", incident_table(facts))}
-{section("segments", "Segments", segment_table(facts))}
+{words["incidents"]}
+{words["segments"]}
 {figure_section(progress)}
-{_gauge_section(facts.model_gauges)}
+{gauge_section(facts.model_gauges)}
 {"".join(figure_section(figure) for figure in others)}
-{section("time", "Where the time went", time_bars(facts))}
-{section("background", "Settings, software, machine", background(facts))}"""
+{words["time"]}
+{words["background"]}"""
     footer = f"""Written {moment(facts.written)} UTC by longhaul {escape(longhaul.__version__)}.
 Times are UTC.{damaged}"""
     figures = [loss, progress, *others]
     return document(facts.name, header, sections, footer, figures, plotly, facts.model_gauges)
 
 
-def _gauge_section(gauges: ModelGauges) -> str:
+def sections_in_words(facts: RunFacts) -> dict[str, str]:
+    """Name → HTML of the parts of a page without a chart."""
+    told = chronicle_list(chronicle(facts), facts.began)
+    return {
+        "chronicle": section("chronicle", "What happened", told),
+        "incidents": section("incidents", "Incidents", incident_table(facts)),
+        "segments": section("segments", "Segments", segment_table(facts)),
+        "time": section("time", "Where the time went", time_bars(facts)),
+        "background": section("background", "Settings, software, machine", background(facts)),
+    }
+
+
+def gauge_section(gauges: ModelGauges) -> str:
+    """The heat map of the layers' gauges and the curves of the model's, with their menus."""
     parts = []
     if gauges.layers:
         parts.append(

@@ -37,7 +37,18 @@ def application() -> typer.Typer:
     """All commands."""
     import typer
 
-    from longhaul.cli import control, data, diagnose, drill, preflight, recipes, runs, study, train
+    from longhaul.cli import (
+        board,
+        control,
+        data,
+        diagnose,
+        drill,
+        preflight,
+        recipes,
+        runs,
+        study,
+        train,
+    )  # fmt: skip
     from longhaul.cli.common import print_text_only
 
     app = typer.Typer(
@@ -58,6 +69,7 @@ def application() -> typer.Typer:
     app.command()(runs.tree)
     app.command()(runs.diff)
     app.command()(runs.report)
+    app.command()(board.board)
     app.command("set")(control.set_setting)
     app.command()(control.rollback)
     app.command()(control.fork)

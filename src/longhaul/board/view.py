@@ -1,0 +1,111 @@
+"""What the board's page is told of runs, as JSON. What is HTML in it was escaped here."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from longhaul.board.chronicle import in_short
+from longhaul.board.curves import note_kept, short
+from longhaul.board.facts import facts_of
+from longhaul.board.figures import Figure, Json, loss_figure, progress_figure, step_figures
+from longhaul.board.incidents import incidents
+from longhaul.board.live_run import LiveRun
+from longhaul.board.outlook import outlook
+from longhaul.board.page import figure_section
+from longhaul.board.report import gauge_section, sections_in_words
+from longhaul.core.clocks import Clock
+from longhaul.logbook.summary import read_branches, summary_of
+
+_SPARK_POINTS = 120
+_PACE_STEPS = 400
+"""Of the last ones, which tell how fast a run goes."""
+_RECENT_S = 3600
+"""For so long a run that has had trouble is said to have had it."""
+
+
+def glance(run: LiveRun, clock: Clock) -> Json:
+    """One run in a list: state, loss, pace, when it will be done, what troubles it."""
+    with run.lock:
+        run.count_events_in()
+        summary = summary_of(run.folder, clock, run.records, run.connection)
+        spark = run.connection.execute(
+            "SELECT max(step), avg(loss) FROM steps WHERE isfinite(loss) GROUP BY step // "
+            "(1 + (SELECT coalesce(max(step), 0) FROM steps) // ?) ORDER BY 1",
+            [_SPARK_POINTS],
+        ).fetchall()
+        rows = run.connection.execute(
+            "SELECT time, step, tokens, timed FROM steps WHERE attempt = "
+            "(SELECT max(attempt) FROM steps) ORDER BY rowid DESC LIMIT ?",
+            [_PACE_STEPS],
+        ).fetchall()[::-1]
+    times, steps = [row[0] for row in rows], [row[1] for row in rows]
+    total = summary.total_steps
+    ahead = outlook(times, steps, total) if total and summary.state == "live" else None
+    timed = sum(row[3] for row in rows)
+    serious = [i for i in incidents(run.records) if i.tone != "notice"]
+    last = serious[-1] if serious else None
+    return {
+        "name": summary.name, "state": summary.state, "step": summary.step, "total": total,
+        "loss": _number(summary.loss), "validation_loss": _number(summary.validation_loss),
+        "goodput": _number(summary.goodput), "segments": summary.segments, "seen": summary.seen,
+        "now": clock.wall(), "tokens_per_s": sum(row[2] for row in rows) / timed if timed else None,
+        "ahead": vars(ahead) if ahead else None, "incidents": len(serious),
+        "trouble": None if last is None else {
+            "kind": last.kind, "tone": last.tone, "step": last.step, "time": last.time,
+            "is_recent": clock.wall() - last.time < _RECENT_S, "done": list(last.actions),
+        },
+        "spark": [[step, short(loss)] for step, loss in spark],
+    }  # fmt: skip
+
+
+def whole(run: LiveRun, clock: Clock) -> Json:
+    """A run's page, but for its gauges: sections of text, figures, and where to go on from."""
+    with run.lock:
+        cursor, version = run.steps_read, run.version
+        facts = facts_of(run, clock, gauges=False)
+        tokens = _tokens(run)
+    figures = [loss_figure(facts), progress_figure(facts), *step_figures(facts)]
+    return {
+        "name": facts.name, "short": in_short(facts),
+        "words": sections_in_words(facts), "figures": [_figure(figure) for figure in figures],
+        "cursor": cursor, "version": version, "began": facts.began, "tokens": tokens,
+    }  # fmt: skip
+
+
+def gauges(run: LiveRun) -> Json:
+    """A run's gauges and the section that shows them."""
+    with run.lock:
+        note_kept(
+            run.connection, read_branches(run.folder, run.connection, run.records, live=False)
+        )
+        found = run.model_gauges()
+    return {"section": gauge_section(found), "gauges": vars(found)}
+
+
+def since(run: LiveRun, cursor: int) -> Json:
+    """The steps that came since, and whether the page must be asked for anew."""
+    fresh = run.steps_since(cursor)
+    figures: Mapping[str, Any] = vars(fresh)
+    return {
+        key: [_number(v) if isinstance(v, float) else v for v in value]
+        if isinstance(value, tuple) else value
+        for key, value in figures.items()
+    } | {"version": run.version}  # fmt: skip
+
+
+def _figure(figure: Figure) -> Json:
+    return vars(figure) | {"section": figure_section(figure)}
+
+
+def _tokens(run: LiveRun) -> Json:
+    """Step → target tokens that the present weights have seen by then, at some 600 steps."""
+    rows = run.connection.execute(
+        "SELECT max(step), max(seen) FROM (SELECT step, sum(tokens) OVER (ORDER BY step) AS seen "
+        "FROM steps JOIN kept USING (segment) WHERE step <= kept) "
+        "GROUP BY step // (1 + (SELECT coalesce(max(step), 0) FROM steps) // 600) ORDER BY 1"
+    ).fetchall()
+    return {"step": [row[0] for row in rows], "tokens": [int(row[1]) for row in rows]}
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,70 @@
+"""Serving the board until somebody ends it."""
+
+import ipaddress
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import UsageError
+from longhaul.run.board.app import application
+from longhaul.run.board.shelf import Shelf
+
+_LOCAL = ["127.0.0.1", "localhost", "[::1]"]
+
+
+def serve_board(
+    folders: Sequence[Path], host: str, port: int, *, read_only: bool, say: Callable[[str], None]
+) -> None:
+    """Serve the runs in or below `folders` at `host` and `port` (0: any that is free), until
+    interrupted. UsageError where a folder does not exist or the port cannot be had.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: not a folder", "name folders that hold runs")
+    listening = _listening(host, port)
+    address = _address(host, listening.getsockname()[1])
+    token = "" if read_only else secrets.token_urlsafe(24)
+    say(f"board: {address}" if read_only else f"board: {address}/#token={token}")
+    if not read_only:
+        say("  who has this address may set, roll back, fork and stop; without the token it reads")
+    is_local = _is_local(host)
+    if not is_local:
+        say(f"  {host}: whoever reaches this machine reads the runs, unencrypted")
+    shelf = Shelf(list(folders), RealClock())
+    app = application(shelf, token, _LOCAL if is_local else ["*"])
+    settings = uvicorn.Config(
+        app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=1
+    )
+    uvicorn.Server(settings).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"{host}:{port}: cannot be listened at: {why}",
+            "give another --port (0: any that is free) or --host",
+        ) from error
+    return listening
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,123 @@
+"""The runs that a board shows, by a key that says nothing of where they lie."""
+
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from longhaul.board import view
+from longhaul.board.figures import Json
+from longhaul.board.live_run import LiveRun
+from longhaul.core.clocks import Clock
+from longhaul.core.errors import LonghaulError
+from longhaul.logbook.folder import RunFolder, list_runs
+from longhaul.logbook.lease import live_holder
+from longhaul.logbook.reading import journal_files
+
+_MOST_OPEN = 12
+"""Runs whose steps are kept in memory."""
+_LEVELS = 3
+"""Folders below a given one in which runs are looked for."""
+
+Result = TypeVar("Result")
+
+
+class Shelf:
+    """Every run in or below some folders; threads may share it."""
+
+    def __init__(self, folders: Sequence[Path], clock: Clock) -> None:
+        self.clock = clock
+        self._folders = folders
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, LiveRun] = OrderedDict()
+        self._known: dict[str, RunFolder] = {}
+        self._glances: dict[str, tuple[object, Json]] = {}
+
+    def glances(self) -> list[Json]:
+        """One row a run, those that train first, then the one seen last."""
+        rows = [self.glance(key) for key in self._found()]
+        return sorted(
+            rows, key=lambda row: (row["state"] != "live", -(row.get("seen") or 0), row["name"])
+        )
+
+    def glance(self, key: str) -> Json:
+        """One row; a run that cannot be read has the state `unreadable`, and says why."""
+        folder = self._known[key]
+        try:
+            signature = self._signature(folder)
+            known = self._glances.get(key)
+            if known is None or known[0] != signature:
+                row = self.ask(key, lambda run: view.glance(run, self.clock))
+                known = self._glances[key] = (signature, row)
+            return known[1] | {"key": key, "now": self.clock.wall()}
+        except (LonghaulError, OSError, ValueError) as error:
+            name, why = folder.name, getattr(error, "message", str(error))
+            return {"key": key, "name": name, "state": "unreadable", "why": why, "step": 0}
+
+    def folder(self, key: str) -> RunFolder | None:
+        """The run of a key that was given out; None of any other."""
+        if key not in self._known:
+            self._found()
+        return self._known.get(key)
+
+    def ask(self, key: str, question: Callable[[LiveRun], Result]) -> Result:
+        """An answer from the run of this key, as it stands by now."""
+        run = self._opened(key)
+        try:
+            run.refresh()
+        except LonghaulError:  # its files are others than those that were read
+            with self._lock:
+                self._open.pop(key, None)
+            run = self._opened(key)
+        return question(run)
+
+    def _opened(self, key: str) -> LiveRun:
+        with self._lock:
+            run = self._open.get(key)
+            if run is None:
+                run = self._open[key] = LiveRun(self._known[key])
+            self._open.move_to_end(key)
+            while len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)
+        return run
+
+    def _found(self) -> list[str]:
+        known = {_key(run.path): run for folder in self._folders for run in _runs_below(folder)}
+        self._known = known
+        return list(known)
+
+    def _signature(self, folder: RunFolder) -> object:
+        """What changes whenever a row would."""
+        sizes = [
+            (file.name, (folder.journal / file.name).stat().st_size)
+            for file in journal_files(folder.journal)
+        ]
+        return sizes, live_holder(folder, self.clock) is not None
+
+
+def _runs_below(folder: Path, levels: int = _LEVELS) -> Iterator[RunFolder]:
+    if RunFolder(folder).exists:
+        yield RunFolder(folder)
+        return
+    runs = list_runs(folder)
+    yield from runs
+    if levels > 1:
+        taken = {run.path.name for run in runs}
+        for path in sorted(_folders_in(folder)):
+            if path.name not in taken:
+                yield from _runs_below(path, levels - 1)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(e.path) for e in entries if e.is_dir() and not e.name.startswith(".")]
+    except OSError:
+        return []
+
+
+def _key(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
