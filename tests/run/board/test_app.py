@@ -1,0 +1,220 @@
+"""The board's routes: what they tell, and what they refuse."""
+
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from fakes import FakeClock
+from longhaul.core.records import Event, StepRecord
+from longhaul.logbook.folder import RunFolder, create_run
+from longhaul.logbook.journal import Journal
+from longhaul.logbook.requests import pending
+from longhaul.run.board.app import application
+from longhaul.run.board.shelf import Shelf
+
+TOKEN = "a-token"
+HOST = "http://127.0.0.1"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def grown(path: Path, steps: int = 30) -> RunFolder:
+    folder = create_run(path, FakeClock())
+    journal = Journal(folder, 1)
+    begun = {"total_steps": 100, "pid": 1, "host": "here"}
+    journal.append(Event(kind="attempt-started", attempt=1, time=1e6, data=begun))
+    for step in range(1, steps + 1):
+        journal.append(
+            StepRecord(
+                attempt=1, segment="1.00", step=step, draw=step, next_draw=step + 1,
+                time=1e6 + step, loss=5.0 / step, gradient_norm=1.0, learning_rate=1e-3,
+                sequences=8, sequence_length=64, seconds={"training": 1.0},
+            )
+        )  # fmt: skip
+    journal.append(
+        Event(kind="note", attempt=1, segment="1.00", step=steps, time=1e6 + steps,
+              data={"text": HOSTILE, "who": HOSTILE})
+    )  # fmt: skip
+    journal.close()
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    grown(tmp_path / "runs" / "first")
+    grown(tmp_path / "runs" / "group" / HOSTILE, steps=40)
+    (tmp_path / "secret.txt").write_text("secret")
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def client(runs: Path) -> TestClient:
+    app = application(Shelf([runs], FakeClock(1e6 + 50)), TOKEN, ["127.0.0.1"])
+    return TestClient(app, base_url=HOST)
+
+
+def keys(client: TestClient) -> dict[str, str]:
+    return {row["name"]: row["key"] for row in client.get("/api/runs").json()}
+
+
+def asked(client: TestClient, key: str, body: object, token: str = TOKEN):
+    headers = {"authorization": f"Bearer {token}"}
+    return client.post(f"/api/runs/{key}/requests", json=body, headers=headers)
+
+
+def test_every_run_below_the_folder_is_there_with_its_figures(client):
+    rows = {row["name"]: row for row in client.get("/api/runs").json()}
+    assert set(rows) == {"first", HOSTILE}
+    assert rows["first"]["step"] == 30
+    assert rows["first"]["loss"] == pytest.approx(5 / 30)
+    assert rows["first"]["state"] == "dead"
+    assert rows["first"]["tokens_per_s"] == 8 * 64
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(client, runs):
+    (runs / "first" / "journal" / "000001.pilot.jsonl").unlink()
+    (runs / "first" / "journal" / "000001.pilot.jsonl").mkdir()
+    rows = {row["name"]: row for row in client.get("/api/runs").json()}
+    assert rows["first"]["state"] == "unreadable"
+    assert "not a plain file" in rows["first"]["why"]
+    assert rows[HOSTILE]["step"] == 40
+
+
+def test_a_page_has_the_curve_of_the_journal_and_escapes_what_people_wrote(client):
+    page = client.get(f"/api/runs/{keys(client)[HOSTILE]}").json()
+    loss = next(figure for figure in page["figures"] if figure["name"] == "loss")
+    assert sum(len(trace["x"]) for trace in loss["traces"] if "place" in trace["meta"]) in (0, 40)
+    assert page["cursor"] == 40
+    told = "".join([*page["words"].values(), *(figure["section"] for figure in page["figures"])])
+    assert "<img" not in told
+    assert "&lt;img" in told
+
+
+def test_the_page_itself_and_its_files_come_with_a_strict_policy(client):
+    for path in ("/", "/static/board.js", "/static/board.css", "/static/plotly.min.js"):
+        answer = client.get(path)
+        assert answer.status_code == 200, path
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self';" in policy
+        assert "unsafe-eval" not in policy
+
+
+def test_steps_come_as_they_are_made(client, runs):
+    key = keys(client)["first"]
+    shelf = Shelf([runs], FakeClock())
+    assert shelf.folder(key) is not None
+    from longhaul.board import view
+
+    first = shelf.ask(key, lambda run: view.since(run, 28))
+    assert (first["step"], first["cursor"]) == ([29, 30], 30)
+    grown(runs / "first", steps=2)
+    more = shelf.ask(key, lambda run: view.since(run, 30))
+    assert (more["step"], more["cursor"]) == ([1, 2], 32)
+
+
+@pytest.mark.parametrize("given_token", ["", "a-toke", "a-token2", "é"])
+def test_nothing_is_asked_without_the_token(client, runs, given_token):
+    key = keys(client)["first"]
+    headers = {"authorization": f"Bearer {given_token}".encode()}
+    body = {"kind": "note", "text": "hello"}
+    assert client.post(f"/api/runs/{key}/requests", json=body, headers=headers).status_code == 401
+    assert client.post(f"/api/runs/{key}/requests", json=body).status_code == 401
+    assert pending(RunFolder(runs / "first")) == []
+
+
+def test_a_board_without_a_token_takes_none(runs):
+    app = application(Shelf([runs], FakeClock()), "", ["127.0.0.1"])
+    client = TestClient(app, base_url=HOST)
+    for token in ("", "x"):
+        assert asked(client, keys(client)["first"], {"kind": "stop"}, token).status_code == 401
+
+
+def test_a_note_with_the_token_is_laid_before_the_run(client, runs):
+    answer = asked(client, keys(client)["first"], {"kind": "note", "text": "looks well"})
+    assert answer.status_code == 200
+    (request,) = pending(RunFolder(runs / "first"))
+    assert (request.kind, request.data) == ("note", {"text": "looks well"})
+
+
+def test_what_the_command_refuses_the_board_refuses_with_the_way_out(client, runs):
+    answer = asked(client, keys(client)["first"], {"kind": "rollback", "to": 31})
+    assert answer.status_code == 422
+    assert "has made steps up to 30" in answer.json()["message"]
+    assert pending(RunFolder(runs / "first")) == []
+
+
+def test_a_page_that_a_stranger_s_name_leads_to_gets_nothing(client):
+    assert client.get("/api/runs", headers={"host": "evil.example"}).status_code == 400
+
+
+PATHS = (
+    "/api/runs/{}", "/api/runs/{}/gauges", "/api/runs/{}/events", "/api/runs/{}/requests",
+    "/static/{}", "/{}", "/api/{}",
+)  # fmt: skip
+NASTY = st.one_of(
+    st.sampled_from(
+        ["../secret.txt", "..%2f..%2fsecret.txt", "%2e%2e/secret.txt", "....//secret.txt",
+         "/etc/passwd", "page.py", "__init__.py", "..", ".", "%00", "a" * 5000]
+    ),
+    st.text(min_size=1, max_size=40).map(lambda text: quote(text.encode("utf-8", "replace"))),
+)  # fmt: skip
+odd = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@odd
+@given(path=st.sampled_from(PATHS), name=NASTY, method=st.sampled_from(["GET", "POST", "PUT"]))
+def test_no_odd_path_is_an_error_of_ours_or_leads_out(client, path, name, method):
+    answer = client.request(method, path.format(name), headers={"authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code in (200, 400, 401, 404, 405, 415, 422), answer.text
+    assert "root:" not in answer.text
+    assert "secret" not in answer.text.replace("secret.txt", "")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
+    max_leaves=6,
+)  # fmt: skip
+KINDS = st.sampled_from(["note", "set", "rollback", "fork", "stop", "skip", ""]) | JSON
+REQUEST = st.fixed_dictionaries(
+    {"kind": KINDS},
+    optional=dict.fromkeys(("text", "change", "to", "at", "changes", "reason"), JSON),
+)
+
+
+@odd
+@given(body=REQUEST | JSON)
+def test_no_odd_request_is_an_error_of_ours(client, body):
+    key = keys(client)["first"]
+    headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+    content = json.dumps(body).encode()
+    answer = client.post(f"/api/runs/{key}/requests", content=content, headers=headers)
+    assert answer.status_code in (200, 400, 422), answer.text
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[" * 40_000, "application/json", 400),
+        (b"\xff\xfe", "application/json", 400),
+        (b'{"kind": "note", "text": "' + b"x" * 70_000 + b'"}', "application/json", 413),
+        (b'{"kind": "note", "text": "x"}', "text/plain", 415),
+        (b'{"kind": "note", "text": ""}', "application/json", 422),
+    ],
+)
+def test_a_body_that_is_no_request_is_refused(client, runs, content, kind, status):
+    headers = {"authorization": f"Bearer {TOKEN}", "content-type": kind}
+    answer = client.post(
+        f"/api/runs/{keys(client)['first']}/requests", content=content, headers=headers
+    )
+    assert answer.status_code == status
+    assert pending(RunFolder(runs / "first")) == []

@@ -1,0 +1,127 @@
+"""The board in a real browser, beside a run that trains."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import FakeClock
+from longhaul.core.records import Decision, StepRecord
+from longhaul.logbook.folder import create_run
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+HOSTILE = "<img src=x onerror='window.hacked=1'>"
+ENDLESS = (
+    "--set", "train.steps=100000", "--set", "optim.schedule.shape=constant",
+    "--set", "evaluation.interval_steps=50",
+)  # fmt: skip
+
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason=f"no browser is installed (looked for {', '.join(BROWSERS)})"
+)
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_default_timeout(60_000)
+        page.complaints = []
+        page.on("console", lambda said: page.complaints.append(said.text))
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        yield page
+        browser.close()
+
+
+@pytest.fixture
+def board(room) -> Callable[[], str]:
+    """Start a board of the room's runs; its address, with the token."""
+
+    def start() -> str:
+        Path(room.runs).mkdir(exist_ok=True)
+        process = room.start("board", str(room.runs), "--port", "0")
+        line = process.stdout.readline()
+        assert line.startswith("board: http://127.0.0.1:"), line
+        return line.split()[1]
+
+    return start
+
+
+def shown(page: Any, term: str) -> str:
+    return page.locator(f".now div:has(dt:text-is('{term}')) dd").first.inner_text()
+
+
+def test_a_run_is_seen_as_it_trains_and_obeys_who_has_the_token(room, page, board):
+    training = room.start("train", "drill", *ENDLESS)
+    address = board()
+    create_run(room.runs / HOSTILE, FakeClock())
+    page.goto(address)
+    page.locator("a.run-card.live", has_text="drill").click()
+    page.locator("#chart-loss.js-plotly-plot").wait_for()
+    assert "all quiet" in page.locator("#verdict").inner_text()
+
+    def moved_on(after: int) -> int:
+        page.wait_for_function(
+            "after => document.querySelector('.now dd')?.textContent.replace(/,/g, '') > after",
+            arg=after,
+        )
+        return int(shown(page, "step").replace(",", ""))
+
+    first = moved_on(0)
+    later = moved_on(first)
+    step, loss = int(shown(page, "step").replace(",", "")), shown(page, "training loss")
+    made = {r.step: r.loss for r in room.records() if isinstance(r, StepRecord)}
+    assert step >= later
+    assert loss in {f"{made[at]:.4f}" for at in range(step - 1, min(step + 2, max(made) + 1))}
+    drawn = page.evaluate("document.getElementById('chart-loss').data[0]")
+    assert all(
+        made[x] == pytest.approx(y, rel=1e-4) for x, y in zip(drawn["x"], drawn["y"], strict=True)
+    )
+
+    page.keyboard.press("x")
+    page.wait_for_function(
+        "document.getElementById('chart-loss').layout.xaxis.title.text === 'target tokens'"
+    )
+    page.locator("#steer summary").click()
+    form = page.locator("form[data-kind=set]")
+    form.get_by_placeholder("optim.lr").fill("optim.lr=0.0011")
+    form.get_by_placeholder("why").fill("seen on the board")
+    form.get_by_role("button").click()
+    page.locator("#answer.good", has_text="0.0011").wait_for()
+    decision = next(r for r in room.records() if isinstance(r, Decision) and r.kind == "set")
+    assert (decision.data["path"], decision.data["value"]) == ("optim.lr", 0.0011)
+    assert decision.reason == "seen on the board"
+    page.locator("#chronicle", has_text="seen on the board").wait_for()
+
+    page.keyboard.press("Escape")
+    page.locator("a.run-card", has_text=HOSTILE).wait_for()
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("#view img").count() == 0
+    training.terminate()
+    page.locator("a.run-card.stopped", has_text="drill").wait_for()
+    assert page.complaints == []
+
+
+def test_who_lacks_the_token_reads_and_is_offered_nothing_else(room, page, board):
+    address = re.sub("#.*", "", board())
+    create_run(room.runs / "first", FakeClock())
+    page.goto(address)
+    page.locator("a.run-card", has_text="first").click()
+    page.locator("h1", has_text="first").wait_for()
+    page.locator("#part-loss", has_text="No step has been made yet").wait_for()
+    assert page.locator("#steer").count() == 0
+    assert page.complaints == []
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(room, board):
+    port = board().split(":")[2].split("/")[0]
+    code, output = room.run("board", str(room.runs), "--port", port)
+    assert code == 2
+    assert f"127.0.0.1:{port}: cannot be listened at" in output
+    assert "Traceback" not in output
