@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from longhaul.board.curves import means, note_kept, step_totals, thinned, throughput
+from longhaul.board.curves import means, note_kept, pace, step_totals, thinned, tokens_seen
 from longhaul.board.live_run import LiveRun
 from longhaul.logbook.summary import read_branches
 
@@ -34,7 +34,7 @@ def spiky(new_story):
 
 def test_a_spike_of_one_step_survives_thinning_and_nan_does_not_enter(spiky):
     with settled(spiky) as connection:
-        curves = thinned(connection, "learning_rate", most_points=200)
+        curves = thinned(connection, ["learning_rate"], most_points=200)["learning_rate"]
         values = [y for curve in curves for y in curve.y]
         assert max(values) == 99.0
         assert all(map(math.isfinite, values))
@@ -44,7 +44,7 @@ def test_a_spike_of_one_step_survives_thinning_and_nan_does_not_enter(spiky):
 
 def test_what_was_rolled_back_is_a_curve_of_its_own(spiky):
     with settled(spiky) as connection:
-        curves = {(c.segment, c.kept): c for c in thinned(connection, "loss")}
+        curves = {(c.segment, c.kept): c for c in thinned(connection, ["loss"])["loss"]}
         assert set(curves) == {("1.00", True), ("1.00", False), ("1.01", True)}
         assert max(curves["1.00", True].x) <= 9900 < min(curves["1.00", False].x)
         kept, lost, _ = step_totals(connection)
@@ -54,22 +54,28 @@ def test_what_was_rolled_back_is_a_curve_of_its_own(spiky):
 def test_a_short_run_keeps_every_point(told):
     with settled(told) as connection:
         rows = connection.execute("SELECT count(*) FROM steps").fetchone()
-        assert sum(len(curve.x) for curve in thinned(connection, "loss")) == rows[0]
+        assert sum(len(curve.x) for curve in thinned(connection, ["loss"])["loss"]) == rows[0]
 
 
 def test_throughput_is_tokens_over_seconds(told):
     with settled(told) as connection:
-        rates = [y for curve in throughput(connection) for y in curve.y]
+        rates = [y for curve in pace(connection)["throughput"] for y in curve.y]
         assert all(rate == pytest.approx(64 * 1024 / 1.4) for rate in rates)
         assert step_totals(connection)[2] == 0
 
 
 def test_a_mean_is_drawn_only_where_steps_cannot_all_be_seen(spiky, told):
     with settled(spiky) as connection:
-        found = means(connection, "loss")
-        assert 300 < sum(len(curve.x) for curve in found) <= 405
-        assert all(
-            math.isfinite(y) for curve in means(connection, "learning_rate") for y in curve.y
-        )
+        found = means(connection, ["loss", "learning_rate"])
+        assert 300 < sum(len(curve.x) for curve in found["loss"]) <= 405
+        assert all(math.isfinite(y) for curve in found["learning_rate"] for y in curve.y)
     with settled(told) as connection:
-        assert means(connection, "loss") == []
+        assert means(connection, ["loss"]) == {"loss": []}
+
+
+def test_tokens_seen_are_those_of_the_steps_that_were_kept(spiky):
+    with settled(spiky) as connection:
+        steps, tokens = tokens_seen(connection)
+        assert (steps[-1], tokens[-1]) == (9950, 9950 * 64 * 1024)
+        assert all(seen == step * 64 * 1024 for step, seen in zip(steps, tokens, strict=True))
+        assert len(steps) <= 601

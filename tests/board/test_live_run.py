@@ -1,6 +1,7 @@
 """A run that is followed tells what one tells that is read anew."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -14,8 +15,12 @@ from longhaul.logbook.reading import journal_files
 
 
 def told_by(run: LiveRun) -> RunFacts:
+    """All it tells, but for how sums of seconds were rounded."""
     run.refresh()
-    return facts_of(run, FakeClock(), gauges=True)
+    found = facts_of(run, FakeClock(), gauges=True)
+    spent = {bucket: round(seconds, 6) for bucket, seconds in sorted(found.spent.items())}
+    branches = tuple(replace(b, seconds=round(b.seconds, 6)) for b in found.branches)
+    return replace(found, goodput=round(found.goodput, 9), spent=spent, branches=branches)
 
 
 def anew(folder: RunFolder) -> RunFacts:

@@ -7,6 +7,8 @@
   const AXES = ["step", "tokens", "hours"];
   const SMOOTH = [0, 10, 100, 1000];
   const MOST_LIVE_POINTS = 3000; // before a page asks for thinned curves again
+  // Figures are asked for while the browser still reads Plotly's script.
+  const drawable = new Promise((resolve) => { addEventListener("DOMContentLoaded", resolve, { once: true }); });
   let open = null; // what is shown: { close, key(event) }
   let rows = [];
 
@@ -195,10 +197,11 @@
       return [make("label", {}, `${label} `, select), select];
     };
     const redraw = () => {
+      if (!charts) return;
       data.view.axis = run ? axisOf(AXES[axis], run) : null;
       data.view.smooth = SMOOTH[smooth];
       data.view.overlays = [...others.values()].map((other, at) => overlay(other, at));
-      charts?.draw();
+      charts.draw();
     };
     const overlay = (other, at) => {
       const own = axisOf(AXES[axis], other.run);
@@ -247,13 +250,21 @@
         const opened = [...view.querySelectorAll("details[open] > summary")].map((each) => each.textContent);
         for (const [name, html] of Object.entries(run.words)) parts[name].replaceChildren(fromServer(html));
         for (const summary of view.querySelectorAll("summary")) if (opened.includes(summary.textContent)) summary.parentElement.open = true;
-        const fresh = run.figures.filter((each) => !document.getElementById(each.name));
-        for (const each of fresh) {
-          const where = parts[each.name] ?? parts.others;
-          where.append(fromServer(each.section));
+        for (const each of run.figures) {
+          const before = document.getElementById(each.name);
+          if (before?.querySelector(".chart")) continue;
+          before?.remove();
+          (parts[each.name] ?? parts.others).append(fromServer(each.section));
         }
         data.figures = run.figures.filter((each) => each.traces.length);
         added = 0;
+        await drawable;
+        if (closed) return;
+        charts ??= chartsOf(data);
+        charts.wire();
+        redraw();
+        view.dataset.cursor = run.cursor;
+        if (source === null) follow(run.cursor);
         const found = await ask(`/api/runs/${key}/gauges`);
         if (closed) return;
         data.gauges = found.gauges;
@@ -261,18 +272,9 @@
         if (parts.gauges.dataset.names !== names(found.gauges)) {
           parts.gauges.dataset.names = names(found.gauges);
           parts.gauges.replaceChildren(fromServer(found.section));
-          charts?.leave();
-          charts = null;
         }
-        if (charts === null || fresh.length) {
-          charts?.leave();
-          charts = chartsOf(data);
-          charts.wire();
-        }
-        redraw();
-        view.dataset.version = run.version;
-        view.dataset.cursor = run.cursor;
-        if (source === null) follow(run.cursor);
+        charts.wire();
+        charts.draw();
       } catch (error) {
         words.textContent = error.message;
       } finally {

@@ -6,6 +6,7 @@ rollback stands before the repair; each tells whether it was kept.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import duckdb
@@ -44,36 +45,48 @@ def note_kept(connection: duckdb.DuckDBPyConnection, grown: Sequence[Branch]) ->
 
 
 def thinned(
-    connection: duckdb.DuckDBPyConnection, expression: str, most_points: int = MOST_POINTS
-) -> list[Curve]:
-    """Step → a figure (SQL over the fields of `StepRecord`) of each step, by smallest and largest
-    value of every bucket; at most so many points where segments do not overlap.
+    connection: duckdb.DuckDBPyConnection,
+    figures: Sequence[str],
+    most_points: int = MOST_POINTS,
+) -> dict[str, list[Curve]]:
+    """Of each figure (a column of numbers in `steps`) step → its value, by smallest and largest of
+    every bucket; at most so many points where segments do not overlap.
     """
-    finite = f"FILTER (isfinite({expression}))"
     ends = {
-        f"arg_{end}(step, {expression}) {finite}": f"{end}({expression}) {finite}"
-        for end in ("min", "max")
+        figure: {
+            f"arg_{end}(step, {figure}) {_finite(figure)}": f"{end}({figure}) {_finite(figure)}"
+            for end in ("min", "max")
+        }
+        for figure in figures
     }
     return _bucketed(connection, ends, most_points // 2)
 
 
-def means(connection: duckdb.DuckDBPyConnection, expression: str) -> list[Curve]:
-    """Step → mean of a figure over about 400 buckets; none where every step can be seen."""
+def means(connection: duckdb.DuckDBPyConnection, figures: Sequence[str]) -> dict[str, list[Curve]]:
+    """Step → mean of each figure over about 400 buckets; none where every step can be seen."""
     if _bucket_width(connection, MOST_POINTS // 2) == 1:
-        return []
-    mean = f"avg({expression}) FILTER (isfinite({expression}))"
-    return _bucketed(connection, {"max(step)": mean}, _MOST_MEANS)
+        return {figure: [] for figure in figures}
+    of = {figure: {"max(step)": f"avg({figure}) {_finite(figure)}"} for figure in figures}
+    return _bucketed(connection, of, _MOST_MEANS)
 
 
-def throughput(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
-    """Step → target tokens a second, of whole buckets: steps may be seen complete together."""
+def pace(connection: duckdb.DuckDBPyConnection) -> dict[str, list[Curve]]:
+    """`throughput`: step → target tokens a second, of whole buckets, as steps may be seen complete
+    together. `progress`: seconds since 1970 → step, which falls back where a run does.
+    """
     rate = "sum(tokens) / nullif(sum(timed), 0)"
-    return _bucketed(connection, {"max(step)": rate}, _MOST_RATES)
+    of = {"throughput": {"max(step)": rate}, "progress": {"max(time)": "max(step)"}}
+    return _bucketed(connection, of, _MOST_RATES)
 
 
-def progress(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
-    """Seconds since 1970 → step, which falls back where a run does."""
-    return _bucketed(connection, {"max(time)": "max(step)"}, _MOST_RATES)
+def tokens_seen(connection: duckdb.DuckDBPyConnection) -> tuple[list[int], list[int]]:
+    """At some 600 steps the target tokens that the present weights have seen by then."""
+    width = _bucket_width(connection, _MOST_RATES)
+    rows = connection.execute(
+        f"SELECT max(step), sum(tokens) FROM steps JOIN kept USING (segment) WHERE step <= kept "
+        f"GROUP BY step // {width} ORDER BY 1"
+    ).fetchall()
+    return [row[0] for row in rows], list(accumulate(int(row[1]) for row in rows))
 
 
 def step_totals(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
@@ -86,25 +99,34 @@ def step_totals(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
     return (int(row[0]), int(row[1]), int(row[2])) if row else (0, 0, 0)
 
 
+def _finite(figure: str) -> str:
+    return f"FILTER (isfinite({figure}))"
+
+
 def _bucketed(
-    connection: duckdb.DuckDBPyConnection, points_of: Mapping[str, str], most: int
-) -> list[Curve]:
-    """Of each of so many buckets of steps the points `points_of` (x → y) that are finite."""
+    connection: duckdb.DuckDBPyConnection, figures: Mapping[str, Mapping[str, str]], most: int
+) -> dict[str, list[Curve]]:
+    """Of each of so many buckets of steps the points of each figure (x → y) that are finite."""
     width = _bucket_width(connection, most)
-    points_sql = ", ".join(f"{{'x': {x}, 'y': {y}}}" for x, y in points_of.items())
+    points_sql = ", ".join(
+        f"{{'figure': '{figure}', 'x': ({x})::DOUBLE, 'y': ({y})::DOUBLE}}"
+        for figure, points in figures.items()
+        for x, y in points.items()
+    )
     rows = connection.execute(
-        f"SELECT segment, place, kept, point.x, point.y FROM "
+        f"SELECT point.figure, segment, place, kept, point.x, point.y FROM "
         f"(SELECT segment, place, step <= kept AS kept, unnest([{points_sql}]) AS point FROM steps "
         f"JOIN kept USING (segment) GROUP BY segment, place, step <= kept, step // {width}) "
         f"WHERE isfinite(point.y) ORDER BY place, point.x, point.y"
     ).fetchall()
-    points: dict[tuple[str, int, bool], dict[float, float]] = {}
-    for segment, place, kept, x, y in rows:
-        points.setdefault((segment, place, kept), {})[x] = y
-    return [
-        Curve(segment, place, kept, tuple(curve), tuple(curve.values()))
-        for (segment, place, kept), curve in points.items()
-    ]
+    points: dict[tuple[str, str, int, bool], dict[float, float]] = {}
+    for figure, segment, place, kept, x, y in rows:
+        at = int(x) if x.is_integer() else x
+        points.setdefault((figure, segment, place, kept), {})[at] = y
+    curves: dict[str, list[Curve]] = {figure: [] for figure in figures}
+    for (figure, segment, place, kept), curve in points.items():
+        curves[figure].append(Curve(segment, place, kept, tuple(curve), tuple(curve.values())))
+    return curves
 
 
 def _bucket_width(connection: duckdb.DuckDBPyConnection, buckets: int) -> int:
@@ -160,6 +182,7 @@ def read_model_gauges(connection: duckdb.DuckDBPyConnection) -> ModelGauges:
     for source, key, column, value in _values(connection, "source, key", _TOTALS):
         gauge, _, role = ("source_losses", "", key) if source else key.partition(".")
         totals.setdefault(gauge, {}).setdefault(role, {})[column] = value
+    connection.execute("DROP TABLE columned")
     count = len(columns)
     step, segment, kept = zip(*columns, strict=True)
     return ModelGauges(
@@ -188,6 +211,7 @@ def _columns(connection: duckdb.DuckDBPyConnection) -> list[tuple[int, str, bool
         f"dense_rank() OVER (ORDER BY place, kept DESC, number // "
         f"(1 + (SELECT count(*) FROM numbered) // {_MOST_COLUMNS})) - 1 AS col FROM numbered"
     )
+    connection.execute("DROP TABLE numbered")
     return connection.execute(
         "SELECT max(step), any_value(segment), any_value(kept) FROM columned "
         "GROUP BY col ORDER BY col"

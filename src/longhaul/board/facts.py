@@ -9,10 +9,9 @@ from longhaul.board.curves import (
     ModelGauges,
     means,
     note_kept,
-    progress,
+    pace,
     step_totals,
     thinned,
-    throughput,
 )
 from longhaul.board.incidents import Incident, incidents
 from longhaul.board.live_run import LiveRun
@@ -81,12 +80,9 @@ def _facts_of(run: LiveRun, clock: Clock, *, gauges: bool) -> RunFacts:
     summary = summary_of(folder, clock, records, connection)
     grown = read_branches(folder, connection, records, live=summary.state == "live")
     branches = note_kept(connection, grown)
-    curves = {
-        name: thinned(connection, name)
-        for name in ("loss", "gradient_norm", "learning_rate", "loss_scale")
-    }
-    curves |= {f"mean {name}": means(connection, name) for name in ("loss", "gradient_norm")}
-    curves |= {"throughput": throughput(connection), "progress": progress(connection)}
+    curves = thinned(connection, ("loss", "gradient_norm", "learning_rate", "loss_scale"))
+    averages = means(connection, ("loss", "gradient_norm"))
+    curves |= {f"mean {name}": curve for name, curve in averages.items()} | pace(connection)
     tokens, tokens_lost, masked = step_totals(connection)
     model_gauges = run.model_gauges() if gauges else ModelGauges()
     kept = {branch.number: branch.kept_until for branch in branches}

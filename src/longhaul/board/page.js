@@ -214,13 +214,19 @@ const chartsOf = (data) => {
     drawTotal();
   };
 
+  // Menus and boxes act on their charts; those that were wired before are left alone.
   const wire = () => {
+    const acts = (element, act) => {
+      if (!element || element.dataset.acts) return;
+      element.dataset.acts = "yes";
+      element.addEventListener("change", act);
+    };
     document.querySelectorAll("[data-log]").forEach((box) => {
-      box.addEventListener("change", () => drawFigure(data.figures.find((figure) => figure.name === box.dataset.log)));
+      acts(box, () => drawFigure(data.figures.find((figure) => figure.name === box.dataset.log)));
     });
-    document.getElementById("gauge")?.addEventListener("change", drawHeat);
-    document.getElementById("as-happened")?.addEventListener("change", drawHeat);
-    document.getElementById("total")?.addEventListener("change", drawTotal);
+    acts(document.getElementById("gauge"), drawHeat);
+    acts(document.getElementById("as-happened"), drawHeat);
+    acts(document.getElementById("total"), drawTotal);
   };
   const printing = (on) => () => {
     document.documentElement.classList.toggle("print", on);

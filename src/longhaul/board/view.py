@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from longhaul.board.chronicle import in_short
-from longhaul.board.curves import note_kept, short
+from longhaul.board.curves import note_kept, short, tokens_seen
 from longhaul.board.facts import facts_of
 from longhaul.board.figures import Figure, Json, loss_figure, progress_figure, step_figures
 from longhaul.board.incidents import incidents
@@ -63,12 +63,13 @@ def whole(run: LiveRun, clock: Clock) -> Json:
     with run.lock:
         cursor, version = run.steps_read, run.version
         facts = facts_of(run, clock, gauges=False)
-        tokens = _tokens(run)
+        steps, tokens = tokens_seen(run.connection)
     figures = [loss_figure(facts), progress_figure(facts), *step_figures(facts)]
     return {
         "name": facts.name, "short": in_short(facts),
         "words": sections_in_words(facts), "figures": [_figure(figure) for figure in figures],
-        "cursor": cursor, "version": version, "began": facts.began, "tokens": tokens,
+        "cursor": cursor, "version": version, "began": facts.began,
+        "tokens": {"step": steps, "tokens": tokens},
     }  # fmt: skip
 
 
@@ -95,16 +96,6 @@ def since(run: LiveRun, cursor: int) -> Json:
 
 def _figure(figure: Figure) -> Json:
     return vars(figure) | {"section": figure_section(figure)}
-
-
-def _tokens(run: LiveRun) -> Json:
-    """Step → target tokens that the present weights have seen by then, at some 600 steps."""
-    rows = run.connection.execute(
-        "SELECT max(step), max(seen) FROM (SELECT step, sum(tokens) OVER (ORDER BY step) AS seen "
-        "FROM steps JOIN kept USING (segment) WHERE step <= kept) "
-        "GROUP BY step // (1 + (SELECT coalesce(max(step), 0) FROM steps) // 600) ORDER BY 1"
-    ).fetchall()
-    return {"step": [row[0] for row in rows], "tokens": [int(row[1]) for row in rows]}
 
 
 def _number(value: float | None) -> float | None:

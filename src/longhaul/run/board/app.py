@@ -81,8 +81,9 @@ def application(shelf: Shelf, token: str, hosts: list[str]) -> Starlette:
     middleware = [
         Middleware(_SecurityHeaders),
         Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
-        Middleware(GZipMiddleware, compresslevel=5),
     ]
+    if "*" in hosts:  # to this very machine it is quicker to send than to compress
+        middleware.append(Middleware(GZipMiddleware, compresslevel=5))
     refused: Mapping[Any, Any] = {
         HTTPException: _http_error, LonghaulError: _mistake, OSError: _unreadable,
     }  # fmt: skip

@@ -3,6 +3,7 @@
 import ipaddress
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def serve_board(
     settings = uvicorn.Config(
         app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=1
     )
+    # So that who looks first need not wait for what lies on the disk.
+    threading.Thread(target=shelf.glances, daemon=True).start()
     uvicorn.Server(settings).run(sockets=[listening])
 
 

@@ -85,7 +85,9 @@ class Shelf:
         return run
 
     def _found(self) -> list[str]:
-        known = {_key(run.path): run for folder in self._folders for run in _runs_below(folder)}
+        known = {
+            key_of_path(run.path): run for folder in self._folders for run in _runs_below(folder)
+        }
         self._known = known
         return list(known)
 
@@ -119,5 +121,6 @@ def _folders_in(folder: Path) -> list[Path]:
         return []
 
 
-def _key(path: Path) -> str:
+def key_of_path(path: Path) -> str:
+    """What stands for a run in addresses: 16 hexadecimal digits."""
     return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
