@@ -64,8 +64,9 @@ def watch(place: Path, steps: int) -> None:
             browser = playwright.chromium.launch(
                 executable_path=browser_path(), args=["--no-sandbox"]
             )
-            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            page = browser.new_page(viewport={"width": 1280, "height": 1150})
             page.goto(address)
+            page.add_style_tag(content="#bar { position: static }")  # it would lie over parts
             page.locator("a.run-card").click()
             page.locator("#chart-loss.js-plotly-plot").wait_for()
             wait_for_step(folder, steps // 3)
@@ -78,8 +79,8 @@ def watch(place: Path, steps: int) -> None:
             (worker,) = left_over(folder)
             os.kill(worker.pid, signal.SIGKILL)
             wait_for_step(folder, 3 * steps // 4, attempt=2)
+            page.locator("#part-incidents", has_text="attempt failed").wait_for()
             take(page, "run")
-            page.locator("#part-incidents").scroll_into_view_if_needed()
             page.locator("#part-incidents").screenshot(path=PICTURES / "board-incidents.png")
             page.locator("#part-gauges").screenshot(path=PICTURES / "board-gauges.png")
             page.keyboard.press("Escape")

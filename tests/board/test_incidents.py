@@ -85,3 +85,12 @@ def test_a_death_is_seen_at_the_next_start_and_a_word_of_parting_is_none():
     ]
     parted = Event(kind="attempt-ended", attempt=1, time=2e6, data={"reason": "stopped"})
     assert incidents([started(1), parted, started(2, steps_made=50, resumed_from=50)]) == ()
+
+
+def test_a_failure_that_the_supervisor_saw_is_an_incident_with_its_reason():
+    data = {"reason": "rank 1: killed (SIGKILL)", "cause": "killed", "remedy": "restart"}
+    failed = Event(kind="attempt-ended", attempt=1, time=2e6, data=data)
+    (only,) = incidents([started(1), failed, started(2, steps_made=50, resumed_from=40)])
+    assert (only.kind, only.subject, only.price["steps_lost"]) == ("attempt failed", "killed", 10.0)
+    assert only.sentence == "Attempt 1 failed at step 50: rank 1: killed (SIGKILL)"
+    assert only.actions == ("restarted from checkpoint 40 as attempt 2",)

@@ -17,10 +17,13 @@ from longhaul.board.incidents import Incident, incidents
 from longhaul.board.live_run import LiveRun
 from longhaul.config.load import with_values
 from longhaul.core.clocks import Clock
+from longhaul.core.errors import LonghaulError
 from longhaul.core.records import Decision, Event, Record
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder, created_of
 from longhaul.logbook.ledger import fold_all
+from longhaul.logbook.run_spec import read_run_spec
+from longhaul.logbook.segments import drift_from_recipe
 from longhaul.logbook.summary import Branch, RunSummary, evaluations, read_branches, summary_of
 
 
@@ -47,6 +50,8 @@ class RunFacts(RunSummary):
     masked: int
     settings: Mapping[str, Any]
     """In force now; empty before the first segment."""
+    drift: Mapping[str, tuple[Any, Any, str]]
+    """Path → what the recipe has, what is in force, and why; of the settings that differ."""
     fingerprint: Mapping[str, Any]
     branches: tuple[Branch, ...]
     """In the order in which they were opened."""
@@ -97,6 +102,7 @@ def _facts_of(run: LiveRun, clock: Clock, *, gauges: bool) -> RunFacts:
         tokens_lost=tokens_lost,
         masked=masked,
         settings=with_values(newest.settings, overrides) if newest else {},
+        drift=_drift(folder, branches, decisions, summary.step),
         fingerprint=newest.fingerprint if newest else {},
         branches=branches,
         records=records,
@@ -114,6 +120,17 @@ def _facts_of(run: LiveRun, clock: Clock, *, gauges: bool) -> RunFacts:
         model_gauges=model_gauges,
         damaged=run.damaged,
     )
+
+
+def _drift(
+    folder: RunFolder, branches: Sequence[Branch], decisions: Sequence[Decision], step: int
+) -> Mapping[str, tuple[Any, Any, str]]:
+    try:
+        recipe = read_run_spec(folder).settings().model_dump(mode="json")
+    except (LonghaulError, OSError):
+        return {}  # a folder without its recipe has a report all the same
+    openings = [branch.opening for branch in branches]
+    return drift_from_recipe(recipe, openings, fold_all(decisions), step) if openings else {}
 
 
 def _began(folder: RunFolder, records: Sequence[Record], seen: Seconds | None) -> Seconds | None:

@@ -18,7 +18,7 @@ class Incident:
     """One thing that went wrong, or was reported as odd."""
 
     kind: str
-    """That of a finding, or `process died`, `checkpoint failed`."""
+    """That of a finding, or `process died`, `attempt failed`, `checkpoint failed`."""
     subject: str = ""
     tone: Severity
     time: Seconds
@@ -127,12 +127,14 @@ def _reported(findings: Sequence[Finding]) -> list[Incident]:
 
 
 def _of_death(before: Sequence[Record], started: Event) -> Incident | None:
-    """An attempt that ended without a word, seen when the next one starts."""
+    """An attempt that failed, or ended without a word, seen when the next one starts."""
     last = [e for e in before if isinstance(e, Event) and e.attempt < started.attempt]
     starts = [e for e in last if e.kind == EventKind.ATTEMPT_STARTED]
-    if not starts or any(
-        e.kind == EventKind.ATTEMPT_ENDED and e.attempt == starts[-1].attempt for e in last
-    ):
+    if not starts:
+        return None
+    attempt = starts[-1].attempt
+    ends = [e for e in last if e.kind == EventKind.ATTEMPT_ENDED and e.attempt == attempt]
+    if ends and "cause" not in ends[-1].data:
         return None
     reached = int(started.data.get("steps_made", 0))
     lost = max(reached - int(started.data.get("resumed_from") or 0), 0)
@@ -141,10 +143,14 @@ def _of_death(before: Sequence[Record], started: Event) -> Incident | None:
     since = (e for e in before if isinstance(e, Event) and e.attempt == started.attempt)
     begin = next(since, started)
     idle = begin.seconds.get("idle", 0.0)
+    why = f"Attempt {attempt} ended at step {reached:,} without a word."
+    if ends:
+        why = f"Attempt {attempt} failed at step {reached:,}: {ends[-1].data.get('reason')}"
     return Incident(
-        kind="process died", tone="alarm", segment=last[-1].segment,
-        time=begin.time - sum(begin.seconds.values()), step=reached, first_step=reached,
-        sentence=f"Attempt {starts[-1].attempt} ended at step {reached:,} without a word.",
+        kind="attempt failed" if ends else "process died", tone="alarm", segment=last[-1].segment,
+        subject=str(ends[-1].data["cause"]) if ends else "",
+        time=ends[-1].time if ends else begin.time - sum(begin.seconds.values()),
+        step=reached, first_step=reached, sentence=why,
         actions=(f"restarted from {resumed} as attempt {started.attempt}",),
         price={"steps_lost": float(lost)} | ({"idle_seconds": idle} if idle else {}),
     )  # fmt: skip

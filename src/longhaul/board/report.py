@@ -11,6 +11,7 @@ from longhaul.board.facts import RunFacts, read_facts
 from longhaul.board.figures import loss_figure, progress_figure, step_figures
 from longhaul.board.page import chart, document, figure_section, plotly_script, section, write
 from longhaul.board.tables import (
+    attempt_table,
     background,
     chronicle_list,
     incident_table,
@@ -42,6 +43,7 @@ def render(facts: RunFacts, plotly: str) -> str:
 {figure_section(progress)}
 {gauge_section(facts.model_gauges)}
 {"".join(figure_section(figure) for figure in others)}
+{words["attempts"]}
 {words["time"]}
 {words["background"]}"""
     footer = f"""Written {moment(facts.written)} UTC by longhaul {escape(longhaul.__version__)}.
@@ -57,6 +59,7 @@ def sections_in_words(facts: RunFacts) -> dict[str, str]:
         "chronicle": section("chronicle", "What happened", told),
         "incidents": section("incidents", "Incidents", incident_table(facts)),
         "segments": section("segments", "Segments", segment_table(facts)),
+        "attempts": section("attempts", "Attempts", attempt_table(facts)),
         "time": section("time", "Where the time went", time_bars(facts)),
         "background": section("background", "Settings, software, machine", background(facts)),
     }

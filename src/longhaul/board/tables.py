@@ -8,7 +8,9 @@ from longhaul.board import page
 from longhaul.board.chronicle import Entry
 from longhaul.board.facts import RunFacts
 from longhaul.board.incidents import AUTOMATIC, Incident
+from longhaul.core.events import EventKind
 from longhaul.core.machine import differences
+from longhaul.core.records import Event
 from longhaul.core.units import (
     Seconds,
     count,
@@ -20,7 +22,7 @@ from longhaul.core.units import (
     short_count,
     short_seconds,
 )
-from longhaul.logbook.description import changes_in_words
+from longhaul.logbook.description import arrow, changes_in_words
 from longhaul.logbook.summary import Branch
 
 _INKS = 6
@@ -87,6 +89,57 @@ def segment_table(facts: RunFacts) -> str:
     return page.table("segments", titles, rows)
 
 
+def attempt_table(facts: RunFacts) -> str:
+    """Who trained: each attempt, where, from which step to which, and how it ended."""
+    rows = []
+    events = [record for record in facts.records if isinstance(record, Event)]
+    ended = {e.attempt: e for e in events if e.kind == EventKind.ATTEMPT_ENDED}
+    nodes = {e.attempt: e for e in events if e.kind == EventKind.ATTEMPT_BEGAN}
+    for event in events:
+        if event.kind != EventKind.ATTEMPT_STARTED:
+            continue
+        last = ended.get(event.attempt)
+        where = nodes[event.attempt].data.get("nodes") if event.attempt in nodes else None
+        named = ", ".join(map(str, where)) if where else str(event.data.get("host", "–"))
+        end, tone = ("trains", "") if facts.state == "live" else ("fell silent", "alarm")
+        if last is not None:
+            why = [last.data.get(part) for part in ("reason", "cause", "remedy")]
+            end, tone = " · ".join(str(word) for word in why if word), ""
+        elif any(e.attempt > event.attempt for e in events):
+            end, tone = "ended without a word", "alarm"
+        reached = f"{last.step:,}" if last is not None else "–"
+        begun = event.data.get("resumed_from")
+        rows.append(
+            f"<tr class='{tone}'><td><b>{event.attempt}</b></td><td>{moment(event.time)}</td>"
+            f"<td>{escape(named)}</td><td>{'the beginning' if begun is None else f'{begun:,}'}</td>"
+            f"<td>{reached}</td><td>{escape(end)}</td></tr>"
+        )
+    if not rows:
+        return '<p class="empty">Nobody has trained it yet.</p>'
+    titles = ("attempt", "began", "where", "from step", "to step", "how it ended")
+    return page.table("attempts", titles, "".join(rows)) + _compared(events)
+
+
+def _compared(events: Sequence[Event]) -> str:
+    """What ranks compared last, and which of them was found slow or wrong."""
+    compared = [event for event in events if event.kind == EventKind.COMPARED]
+    found = [event for event in events if event.kind == EventKind.MACHINE_VERDICT]
+    if not compared and not found:
+        return ""
+    said = ""
+    if compared:
+        last = compared[-1]
+        alike = "alike" if last.data.get("sound") else "not alike"
+        what = escape(str(last.data.get("what", "weights")))
+        times = count(len(compared), "time")
+        said = f"Ranks compared {what} {times}; at step {last.step:,} they were {alike}."
+    rows = "".join(
+        f"<li>step {event.step:,}: {escape(str(event.data.get('reason', '')))}</li>"
+        for event in found[-20:]
+    )
+    return f"<p class='note'>{said}</p><ul>{rows}</ul>"
+
+
 def time_bars(facts: RunFacts) -> str:
     """Every second in one bucket, largest first."""
     total = sum(facts.spent.values())
@@ -110,7 +163,11 @@ def background(facts: RunFacts) -> str:
     """What would have to be the same to get the same numbers again."""
     if not facts.branches:
         return '<p class="empty">Not known before the first segment.</p>'
-    parts = [_details("settings in force", facts.settings, is_open=True)]
+    changed = {
+        path: f"{arrow(wanted, now)} ({why})" for path, (wanted, now, why) in facts.drift.items()
+    }
+    parts = [_details("other than in the recipe", changed, is_open=True)] if changed else []
+    parts += [_details("settings in force", facts.settings, is_open=not changed)]
     parts += [
         _details(name, value if isinstance(value, Mapping) else {name: value})
         for name, value in facts.fingerprint.items()
