@@ -3,7 +3,7 @@
 .PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check format \
   bench bench-gpu bench-gpu-tiny bench-cpu bench-nanogpt bench-quickstart bench-step bench-monitor \
   bench-loader bench-cause \
-  bench-equality bench-reshape bench-save bench-prefetch bench-recovery figures lab lab-ends lab-prevention \
+  bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-board board-pictures figures lab lab-ends lab-prevention \
   drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight clean
 
 # The first Python on this machine that answers and is new enough.
@@ -32,6 +32,8 @@ help:
 	@echo "make bench-save      measure how long a save keeps training waiting"
 	@echo "make bench-prefetch  show that gathering weights overlaps computing"
 	@echo "make bench-recovery  time to detect and to recover, steps lost"
+	@echo "make bench-board     the board on a run of a million steps: first picture, updates, memory"
+	@echo "make board-pictures  the pictures of docs/board.md, from a run in trouble"
 	@echo "make preflight RECIPE=NAME   what would fail later, said in two minutes"
 	@echo "make drills-machines  break ranks, nodes and storage as in the incident book"
 	@echo "make drills-real     real faults: full and read-only disks, an unread pipe, a deleted folder, a clock set back"
@@ -184,6 +186,12 @@ bench-prefetch: setup
 
 figures: setup
 	$(BIN)/python -m benchmarks.figures
+
+bench-board: setup-dev
+	$(BIN)/python -m benchmarks.board_scale
+
+board-pictures: setup-dev
+	$(BIN)/python -m benchmarks.board_pictures
 
 bench-recovery: setup
 	$(BIN)/python -m benchmarks.recovery
