@@ -11,10 +11,12 @@ import pytest
 from fakes import FakeClock
 from longhaul.core.records import Decision, StepRecord
 from longhaul.logbook.folder import create_run
+from small_runs import grown
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
 HOSTILE = "<img src=x onerror='window.hacked=1'>"
+TRACES = "document.getElementById('chart-loss').data.map(({ name, x, y }) => ({ name, x, y }))"
 ENDLESS = (
     "--set", "train.steps=100000", "--set", "optim.schedule.shape=constant",
     "--set", "evaluation.interval_steps=50",
@@ -40,12 +42,12 @@ def page() -> Iterator[Any]:
 
 
 @pytest.fixture
-def board(room) -> Callable[[], str]:
+def board(room) -> Callable[..., str]:
     """Start a board of the room's runs; its address, with the token."""
 
-    def start() -> str:
+    def start(*options: str) -> str:
         Path(room.runs).mkdir(exist_ok=True)
-        process = room.start("board", str(room.runs), "--port", "0")
+        process = room.start("board", str(room.runs), "--port", "0", *options)
         line = process.stdout.readline()
         assert line.startswith("board: http://127.0.0.1:"), line
         return line.split()[1]
@@ -108,14 +110,30 @@ def test_a_run_is_seen_as_it_trains_and_obeys_who_has_the_token(room, page, boar
     assert page.complaints == []
 
 
-def test_who_lacks_the_token_reads_and_is_offered_nothing_else(room, page, board):
-    address = re.sub("#.*", "", board())
-    create_run(room.runs / "first", FakeClock())
-    page.goto(address)
+def test_who_lacks_the_token_reads_and_compares_and_is_offered_nothing_else(
+    room, page, board, tmp_path
+):
+    (tmp_path / "others.csv").write_text("tokens,loss\n512,4.0\n5120,1.0\n")
+    grown(room.runs / "first")
+    grown(room.runs / "second", steps=20)
+    page.goto(re.sub("#.*", "", board("--reference", str(tmp_path / "others.csv"))))
     page.locator("a.run-card", has_text="first").click()
-    page.locator("h1", has_text="first").wait_for()
-    page.locator("#part-loss", has_text="No step has been made yet").wait_for()
+    page.locator("#chart-loss.js-plotly-plot").wait_for()
     assert page.locator("#steer").count() == 0
+
+    menu = page.get_by_label("compare with")
+    for name in ("second", "others"):
+        menu.select_option(label=name)
+        page.locator(".chosen button", has_text=name).wait_for()
+    drawn = {trace["name"]: trace for trace in page.evaluate(TRACES)}
+    assert drawn["second"]["y"][:20] == pytest.approx([5.0 / step for step in range(1, 21)], 1e-4)
+    assert drawn["others"]["x"] == [1, 10]  # 512 tokens a step
+    page.get_by_label("along").select_option(label="tokens")
+    drawn = {trace["name"]: trace for trace in page.evaluate(TRACES)}
+    assert drawn["others"]["x"] == pytest.approx([512, 5120])
+    assert drawn["1.00"]["x"][9] == pytest.approx(5120)
+    page.locator(".chosen button", has_text="second").click()
+    assert "second" not in {trace["name"] for trace in page.evaluate(TRACES)}
     assert page.complaints == []
 
 

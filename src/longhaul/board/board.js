@@ -4,7 +4,7 @@
 (() => {
   const view = document.getElementById("view");
   const verdict = document.getElementById("verdict");
-  const AXES = ["step", "tokens", "hours"];
+  const AXES = ["step", "tokens", "FLOPs", "hours"];
   const SMOOTH = [0, 10, 100, 1000];
   const MOST_LIVE_POINTS = 3000; // before a page asks for thinned curves again
   // Figures are asked for while the browser still reads Plotly's script.
@@ -165,9 +165,10 @@
     return to[left] + (to[right] - to[left]) * (x - from[left]) / Math.max(from[right] - from[left], 1e-9);
   };
   const axisOf = (name, run) => {
-    if (name === "tokens") {
-      const map = between([0, ...run.tokens.step], [0, ...run.tokens.tokens]);
-      return { title: "target tokens", of: (x) => x.map(map) };
+    if (name === "tokens" || name === "FLOPs") {
+      const each = name === "tokens" ? 1 : run.flops_per_token ?? NaN;
+      const map = between([0, ...run.tokens.step], [0, ...run.tokens.tokens.map((tokens) => each * tokens)]);
+      return { title: name === "tokens" ? "target tokens" : "training FLOPs", of: (x) => x.map(map) };
     }
     if (name === "hours") {
       const course = new Map();
@@ -203,7 +204,15 @@
       data.view.overlays = [...others.values()].map((other, at) => overlay(other, at));
       charts.draw();
     };
+    // Another run lies along its own tokens and hours; a reference along this run's, as it has none.
     const overlay = (other, at) => {
+      const look = { mode: "lines", name: other.name, showlegend: true, line: { dash: "dot", width: 1.4 }, meta: { ink: `ink-${(at + 3) % 6}` }, hovertemplate: "%{y:.4f}<extra></extra>" };
+      if (other.reference) {
+        const { axis: along, x, loss } = other.reference;
+        const steps = along === "step" ? x : x.map(between([0, ...run.tokens.tokens], [0, ...run.tokens.step]));
+        const own = axisOf(AXES[axis], run);
+        return { ...look, x: own ? own.of(steps) : steps, y: loss };
+      }
       const own = axisOf(AXES[axis], other.run);
       const trace = { x: [], y: [] };
       for (const piece of other.run.figures.find((each) => each.name === "loss").traces) {
@@ -211,16 +220,26 @@
         trace.x.push(...(own ? own.of(piece.x, piece.name, true) : piece.x), null);
         trace.y.push(...piece.y, null);
       }
-      return { ...trace, mode: "lines", name: other.name, showlegend: true, line: { dash: "dot", width: 1.4 }, meta: { ink: `ink-${(at + 3) % 6}` }, hovertemplate: "%{y:.4f}<extra></extra>" };
+      return { ...look, ...trace };
     };
     const [axisLabel, axisMenu] = choose("along", AXES.map((name, at) => [at, name]), (value) => { axis = Number(value); redraw(); });
     const [smoothLabel, smoothMenu] = choose("smooth", SMOOTH.map((steps, at) => [at, steps ? `${steps} steps` : "no"]), (value) => { smooth = Number(value); redraw(); });
+    const chosen = make("span", { className: "chosen" });
+    const showChosen = () => chosen.replaceChildren(...[...others].map(([value, other]) => {
+      const button = make("button", { type: "button", textContent: `${other.name} ×`, title: "compare no longer" });
+      button.addEventListener("click", () => { others.delete(value); showChosen(); redraw(); });
+      return button;
+    }));
+    const references = new Map();
     const [compareLabel, compareMenu] = choose("compare with", [["", "–"]], async (value) => {
-      others.clear();
-      if (value) others.set(value, { name: compareMenu.selectedOptions[0].textContent, run: await ask(`/api/runs/${value}`) });
+      const name = compareMenu.selectedOptions[0].textContent;
+      compareMenu.value = "";
+      if (!value) return;
+      others.set(value, references.has(value) ? { name, reference: references.get(value) } : { name, run: await ask(`/api/runs/${value}`) });
+      showChosen();
       redraw();
     });
-    const toolbar = make("div", { className: "toolbar" }, axisLabel, smoothLabel, compareLabel);
+    const toolbar = make("div", { className: "toolbar" }, axisLabel, smoothLabel, compareLabel, chosen);
     view.replaceChildren(head, ...Object.values(parts));
     const asked = steering(key);
     head.append(now, words, toolbar, ...(asked ? [asked] : []));
@@ -316,6 +335,10 @@
       const found = rows.length > 1 ? rows : await ask("/api/runs");
       rows = found;
       judge();
+      for (const [at, reference] of (await ask("/api/references")).entries()) {
+        references.set(`reference-${at}`, reference);
+        compareMenu.append(make("option", { value: `reference-${at}`, textContent: reference.name }));
+      }
       compareMenu.append(...found.filter((row) => row.key !== key).map((row) => make("option", { value: row.key, textContent: row.name })));
     };
     showWhole().then(list);

@@ -13,7 +13,10 @@ from longhaul.board.live_run import LiveRun
 from longhaul.board.outlook import outlook
 from longhaul.board.page import figure_section
 from longhaul.board.report import gauge_section, sections_in_words
+from longhaul.config.size import known_vocabulary, model_size
 from longhaul.core.clocks import Clock
+from longhaul.core.errors import LonghaulError
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.logbook.summary import read_branches, summary_of
 
 _SPARK_POINTS = 120
@@ -69,7 +72,7 @@ def whole(run: LiveRun, clock: Clock) -> Json:
         "name": facts.name, "short": in_short(facts),
         "words": sections_in_words(facts), "figures": [_figure(figure) for figure in figures],
         "cursor": cursor, "version": version, "began": facts.began,
-        "tokens": {"step": steps, "tokens": tokens},
+        "tokens": {"step": steps, "tokens": tokens}, "flops_per_token": _flops_per_token(run),
     }  # fmt: skip
 
 
@@ -96,6 +99,16 @@ def since(run: LiveRun, cursor: int) -> Json:
 
 def _figure(figure: Figure) -> Json:
     return vars(figure) | {"section": figure_section(figure)}
+
+
+def _flops_per_token(run: LiveRun) -> int | None:
+    """PaLM's count for this model (`config/size.py`); None where the recipe cannot be read."""
+    try:
+        recipe = read_run_spec(run.folder).settings()
+    except (LonghaulError, OSError):
+        return None
+    size = model_size(recipe.model, known_vocabulary(recipe)[0])
+    return size.flops_per_token(recipe.model.context)
 
 
 def _number(value: float | None) -> float | None:

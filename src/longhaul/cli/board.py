@@ -18,6 +18,10 @@ def board(
     ] = None,
     host: Annotated[str, typer.Option(help="address to listen at")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free")] = 8088,
+    reference: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="a CSV of loss by step or tokens to compare runs with"),
+    ] = None,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="nobody may change a run from there")
     ] = False,
@@ -25,4 +29,7 @@ def board(
     """Show runs live in a browser; whoever has the printed address may also steer them."""
     from longhaul.run.board.serve import serve_board
 
-    serve_board(folders or [RUNS], host, port, read_only=read_only, say=typer.echo)
+    serve_board(
+        folders or [RUNS], host, port, references=reference or [], read_only=read_only,
+        say=typer.echo,
+    )  # fmt: skip

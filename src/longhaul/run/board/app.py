@@ -2,7 +2,7 @@
 
 import hmac
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from longhaul.board import view
 from longhaul.board.page import plotly_path
 from longhaul.core.errors import LonghaulError
 from longhaul.logbook.folder import RunFolder
+from longhaul.run.board.reference import Reference
 from longhaul.run.board.shelf import Shelf
 from longhaul.run.train.control_requests import (
     request_fork,
@@ -58,20 +59,24 @@ _HEADERS = {
 }
 
 
-def application(shelf: Shelf, token: str, hosts: list[str]) -> Starlette:
+def application(
+    shelf: Shelf, token: str, hosts: list[str], references: Sequence[Reference] = ()
+) -> Starlette:
     """The board of the runs on a shelf.
 
     Args:
         shelf: the runs.
+        references: curves that runs may be compared with.
         token: what a request for a change must carry; "" and nobody may ask for one.
         hosts: names that a browser may know the server by; a page elsewhere that has a name
             resolve to this address gets nothing.
     """
-    board = _Board(shelf, token)
+    board = _Board(shelf, token, references)
     routes = [
         Route("/", board.page),
         Route("/static/{name}", board.static),
         Route("/api/runs", board.runs),
+        Route("/api/references", board.references),
         Route("/api/events", board.events),
         Route("/api/runs/{key}", board.run),
         Route("/api/runs/{key}/gauges", board.gauges),
@@ -91,9 +96,10 @@ def application(shelf: Shelf, token: str, hosts: list[str]) -> Starlette:
 
 
 class _Board:
-    def __init__(self, shelf: Shelf, token: str) -> None:
+    def __init__(self, shelf: Shelf, token: str, references: Sequence[Reference]) -> None:
         self._shelf = shelf
         self._token = token
+        self._references = references
 
     async def page(self, _: Request) -> Response:
         return FileResponse(_PAGE / "board.html", media_type="text/html")
@@ -109,6 +115,9 @@ class _Board:
 
     async def runs(self, _: Request) -> Response:
         return JSONResponse(await run_sync(self._shelf.glances))
+
+    async def references(self, _: Request) -> Response:
+        return JSONResponse([vars(reference) for reference in self._references])
 
     async def run(self, request: Request) -> Response:
         return await self._answer(request, lambda run: view.whole(run, self._shelf.clock))

@@ -12,20 +12,29 @@ import uvicorn
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import UsageError
 from longhaul.run.board.app import application
+from longhaul.run.board.reference import read_reference
 from longhaul.run.board.shelf import Shelf
 
 _LOCAL = ["127.0.0.1", "localhost", "[::1]"]
 
 
 def serve_board(
-    folders: Sequence[Path], host: str, port: int, *, read_only: bool, say: Callable[[str], None]
+    folders: Sequence[Path],
+    host: str,
+    port: int,
+    *,
+    references: Sequence[Path],
+    read_only: bool,
+    say: Callable[[str], None],
 ) -> None:
     """Serve the runs in or below `folders` at `host` and `port` (0: any that is free), until
-    interrupted. UsageError where a folder does not exist or the port cannot be had.
+    interrupted. UsageError where a folder does not exist, a reference is none, or the port cannot
+    be had.
     """
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"{folder}: not a folder", "name folders that hold runs")
+    curves = [read_reference(path) for path in references]
     listening = _listening(host, port)
     address = _address(host, listening.getsockname()[1])
     token = "" if read_only else secrets.token_urlsafe(24)
@@ -36,7 +45,7 @@ def serve_board(
     if not is_local:
         say(f"  {host}: whoever reaches this machine reads the runs, unencrypted")
     shelf = Shelf(list(folders), RealClock())
-    app = application(shelf, token, _LOCAL if is_local else ["*"])
+    app = application(shelf, token, _LOCAL if is_local else ["*"], curves)
     settings = uvicorn.Config(
         app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=1
     )
