@@ -244,6 +244,23 @@
     const asked = steering(key);
     head.append(now, words, toolbar, ...(asked ? [asked] : []));
 
+    // A target's loss by the curve so far, at the present pace; its deadline beside what is expected.
+    const aims = (row) => {
+      const aim = run?.target;
+      if (!aim) return [];
+      const pace = row.ahead ? row.ahead.left_s / (row.total - row.step) : null;
+      const until = (step) => step === null || pace === null ? "?" : duration(Math.max(0, step - row.step) * pace);
+      const by = aim.deadline === null ? "" : `deadline ${aim.deadline > row.now ? `in ${duration(aim.deadline - row.now)}` : "has passed"}`;
+      if (aim.loss === null) {
+        const late = row.ahead && row.now + row.ahead.left_s > aim.deadline;
+        return [["deadline", late ? "will be missed" : row.ahead ? "will be met" : "–", by]];
+      }
+      const term = `target ${aim.loss}`;
+      if (aim.reached !== null) return [[term, "reached", `at step ${whole(aim.reached)}`]];
+      if (aim.reach === null) return [[term, "not in sight", by]];
+      const span = `step ${whole(aim.reach.low)} to ${aim.reach.high === null ? "never" : whole(aim.reach.high)}`;
+      return [[term, `in ${until(aim.reach.step)}`, [span, by].filter(Boolean).join(" · ")]];
+    };
     const showNow = (row) => {
       rows = rows.some((each) => each.key === key) ? rows.map((each) => each.key === key ? row : each) : [...rows, row];
       judge();
@@ -254,6 +271,7 @@
         ["validation loss", figure(row.validation_loss), "nats"], ["tokens/s", short(row.tokens_per_s)],
         row.state === "live" ? ["left", left[0], left[1]] : ["last seen", seen(row)],
         ["goodput", row.goodput === null ? "–" : `${(100 * row.goodput).toFixed(1)} %`],
+        ...aims(row),
         ["incidents", whole(row.incidents), row.trouble ? `last: ${row.trouble.kind}` : ""],
       ]));
       document.title = `${row.state === "live" ? "" : `${row.state}: `}${row.name} ${figure(row.loss)} · longhaul`;

@@ -1,9 +1,11 @@
-"""When a run will have made its steps, judged by the pace of its last ones."""
+"""When a run will be done, by the pace of its last steps, and reach a loss, by its curve so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longhaul.core.units import Seconds
+import numpy as np
+
+from longhaul.core.units import Nats, Seconds
 
 _BLOCKS = 20
 _LEAST_STEPS = 10
@@ -41,3 +43,44 @@ def outlook(times: Sequence[Seconds], steps: Sequence[int], total_steps: int) ->
     mean = (times[-1] - times[0]) / gained
     low, high = paces[len(paces) // 10], paces[-1 - len(paces) // 10]
     return Outlook(left * mean, left * min(low, mean), left * max(high, mean))
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Steps after which a loss will be reached."""
+
+    step: int
+    low: int
+    high: int | None
+    """By the fits that are nearly as good as the best; None: one of them never gets there."""
+
+
+_FLOORS = 60
+_NEARLY = 1.1
+"""Times the squared error of the best fit."""
+_FARTHEST = 1e3
+"""Times the steps made so far."""
+
+
+def reach(steps: Sequence[int], losses: Sequence[Nats], target: Nats) -> Reach | None:
+    """Fit floor + a·step^-b to the losses (Kaplan et al., arXiv 2001.08361, equation 5.5, for a
+    fixed size) and say when it meets the target; None where they are too few, or the best fit
+    never gets there. What a schedule still has in store for the loss it cannot know.
+    """
+    x, y = np.asarray(steps, float), np.asarray(losses, float)
+    if len(x) < _LEAST_STEPS or target <= 0:
+        return None
+    found: list[tuple[float, float | None]] = []
+    for floor in np.linspace(0.0, float(y.min()), _FLOORS, endpoint=False):
+        slope, start = np.polyfit(np.log(x), np.log(y - floor), 1)
+        error = float(np.square(np.exp(start + slope * np.log(x)) + floor - y).sum())
+        meets = slope < 0 and target > floor
+        far = (np.log(target - floor) - start) / slope if meets else np.inf
+        found.append((error, float(np.exp(far)) if far < np.log(_FARTHEST * x[-1]) else None))
+    least = min(error for error, _ in found)
+    best = next(step for error, step in found if error == least)
+    near = [step for error, step in found if error <= _NEARLY * least]
+    if best is None:
+        return None
+    sure = [step for step in near if step is not None]
+    return Reach(round(best), round(min(sure)), None if None in near else round(max(sure)))

@@ -10,10 +10,11 @@ from longhaul.board.facts import facts_of
 from longhaul.board.figures import Figure, Json, loss_figure, progress_figure, step_figures
 from longhaul.board.incidents import incidents
 from longhaul.board.live_run import LiveRun
-from longhaul.board.outlook import outlook
+from longhaul.board.outlook import outlook, reach
 from longhaul.board.page import figure_section
 from longhaul.board.report import gauge_section, sections_in_words
 from longhaul.config.size import known_vocabulary, model_size
+from longhaul.config.train import TargetSection
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError
 from longhaul.logbook.run_spec import read_run_spec
@@ -67,12 +68,14 @@ def whole(run: LiveRun, clock: Clock) -> Json:
         cursor, version = run.steps_read, run.version
         facts = facts_of(run, clock, gauges=False)
         steps, tokens = tokens_seen(run.connection)
+        aim = _target(run, facts.settings.get("target") or {})
     figures = [loss_figure(facts), progress_figure(facts), *step_figures(facts)]
     return {
         "name": facts.name, "short": in_short(facts),
         "words": sections_in_words(facts), "figures": [_figure(figure) for figure in figures],
         "cursor": cursor, "version": version, "began": facts.began,
         "tokens": {"step": steps, "tokens": tokens}, "flops_per_token": _flops_per_token(run),
+        "target": aim,
     }  # fmt: skip
 
 
@@ -99,6 +102,25 @@ def since(run: LiveRun, cursor: int) -> Json:
 
 def _figure(figure: Figure) -> Json:
     return vars(figure) | {"section": figure_section(figure)}
+
+
+def _target(run: LiveRun, settings: Mapping[str, Any]) -> Json | None:
+    """What the run is to reach, whether it has, or at which steps it will."""
+    aim = TargetSection.model_validate(dict(settings))
+    if aim.loss is None and aim.deadline is None:
+        return None
+    found: Json = {"loss": aim.loss, "deadline": aim.deadline_time, "reach": None, "reached": None}
+    if aim.loss is not None:
+        rows = run.connection.execute(
+            "SELECT max(step), avg(loss) FROM steps JOIN kept USING (segment) WHERE step <= kept "
+            "AND isfinite(loss) GROUP BY step // (1 + (SELECT max(step) FROM steps) // 200) "
+            "ORDER BY 1"
+        ).fetchall()
+        found["reached"] = next((step for step, loss in rows if loss <= aim.loss), None)
+        late = rows[len(rows) // 5 :]  # the first steps follow no such law
+        ahead = reach([row[0] for row in late], [row[1] for row in late], aim.loss)
+        found["reach"] = vars(ahead) if ahead and found["reached"] is None else None
+    return found
 
 
 def _flops_per_token(run: LiveRun) -> int | None:

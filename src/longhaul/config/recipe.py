@@ -21,6 +21,7 @@ from longhaul.config.train import (
     ParallelSection,
     PrecisionSection,
     SampleSection,
+    TargetSection,
     TrainSection,
 )
 from longhaul.core.addresses import without_secrets
@@ -49,6 +50,7 @@ class Recipe(Section):
     train: TrainSection
     precision: PrecisionSection = Field(default_factory=PrecisionSection)
     evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
+    target: TargetSection = Field(default_factory=TargetSection)
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
     monitor: MonitorSection = Field(default_factory=MonitorSection)
     diagnose: DiagnoseSection = Field(default_factory=DiagnoseSection)

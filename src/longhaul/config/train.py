@@ -1,5 +1,6 @@
 """How long to train, how precisely, by how many processes, and what to measure and keep."""
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -7,6 +8,7 @@ from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from longhaul.config.section import Section, changed_at_start, fixed, live, whole_or_auto
+from longhaul.core.units import Seconds
 
 _StepsOrAuto = Annotated[int, Field(ge=0)] | Literal["auto"]
 
@@ -70,6 +72,34 @@ class EvaluationSection(Section):
     sequences: int = live(32, gt=0)
     """Most sequences computed at once: fewer where a micro-batch has fewer tokens, and half as many
     from where memory runs out."""
+
+
+def _moment(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            datetime.fromisoformat(value)
+        except ValueError:
+            raise PydanticCustomError("moment", "no moment such as 2027-01-31 18:00") from None
+    return value
+
+
+class TargetSection(Section):
+    """What the run is for: the board projects when it will be there; nothing stops for it."""
+
+    loss: float | None = live(None, gt=0)
+    """Training loss to reach, in nats."""
+    deadline: Annotated[str | None, BeforeValidator(_moment, json_schema_input_type=str | None)] = (
+        live(None)
+    )
+    """When it is to be reached, or the run to be done: ISO 8601, UTC where it says nothing else."""
+
+    @property
+    def deadline_time(self) -> Seconds | None:
+        """The deadline in seconds since 1970."""
+        if self.deadline is None:
+            return None
+        moment = datetime.fromisoformat(self.deadline)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 class CheckpointSection(Section):
