@@ -10,7 +10,7 @@ from longhaul.core.records import Decision, Event, StepRecord, to_line
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.ledger import load_ledger
-from longhaul.logbook.reading import read_journal, read_last
+from longhaul.logbook.reading import JournalFollower, read_journal, read_last
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 moments = st.floats(0, 1e13)
@@ -143,3 +143,48 @@ def test_decisions_are_read_in_order_with_the_damage_among_them(folder, make_dec
     found, damaged = load_ledger(folder)
     assert [item.value for item in found.overrides["optim.lr"]] == [2]
     assert (found.decisions, damaged) == (2, 1)
+
+
+def test_a_follower_sees_each_record_once_however_it_was_written_and_stopped(folder, make_step):
+    journal, seen, position = Journal(folder, 1), [], None
+    for step in range(1, 21):
+        journal.append(make_step(step))
+        journal.append(make_event_at(step))
+        if step % 3 == 0:  # another process each time, which knows what the last one has noted
+            follower = JournalFollower(folder, position)
+            seen += list(follower.new())
+            assert list(follower.new()) == []
+            position = follower.position
+    journal.close()
+    seen += list(JournalFollower(folder, position).new())
+    assert seen == list(read_journal(folder))
+
+
+def test_a_follower_waits_for_the_end_of_a_line_and_passes_over_what_is_none(folder, make_step):
+    folder.journal.mkdir(exist_ok=True)
+    path = folder.journal / "000001.pilot.jsonl"
+    first, second = (to_line(make_step(step)).encode() for step in (1, 2))
+    follower = JournalFollower(folder)
+    path.write_bytes(first + b"\n" + second[:40])
+    assert [record.step for record in follower.new()] == [1]
+    assert list(follower.new()) == []
+    path.write_bytes(first + b"\n" + second[:40] + b" <torn>\n" + b"\0" * 9 + second + b"\n")
+    assert [record.step for record in follower.new()] == [2]
+
+
+def test_a_follower_forgets_files_of_attempts_long_over(folder, make_step):
+    follower = JournalFollower(folder)
+    for attempt in range(1, 6):
+        journal = Journal(folder, attempt)
+        journal.append(make_step(attempt, attempt=attempt))
+        journal.close()
+        assert [record.attempt for record in follower.new()] == [attempt]
+    assert len(follower.position.ends) == 2
+    journal = Journal(folder, 4)  # the one before the last may still have a word to say
+    journal.append(make_step(9, attempt=4))
+    journal.close()
+    assert [record.step for record in follower.new()] == [9]
+
+
+def make_event_at(step):
+    return Event(kind="note", attempt=1, segment="1.00", step=step, time=1_000_000.5 + step)

@@ -177,6 +177,22 @@ def lines_of(path: Path, most: Bytes = MOST_BYTES) -> Iterator[bytes]:
                 line = file.readline(most)
 
 
+def lines_after(
+    path: Path, begin: Bytes, most: Bytes = MOST_BYTES
+) -> Iterator[tuple[bytes, Bytes]]:
+    """A plain file's whole lines from byte `begin` on, each with where it ends; of a too long one
+    the beginning. What has no end yet is left for later. See `open_regular`.
+    """
+    with open_regular(path, MOST_JOURNAL_BYTES) as file:
+        file.seek(begin)
+        while rest := (line := file.readline(most)):
+            while rest and not rest.endswith(b"\n"):
+                rest = file.readline(most)
+            if not rest:
+                return
+            yield line, file.tell()
+
+
 def lines_backwards(path: Path, most: Bytes = MOST_BYTES) -> Iterator[bytes]:
     """The same from the end, without their ends; of one that is too long its last bytes only."""
     with open_regular(path, MOST_JOURNAL_BYTES) as file:

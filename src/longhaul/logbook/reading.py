@@ -1,4 +1,5 @@
-"""The journal's files and their readers: from the start, or the last few records at once.
+"""The journal's files and their readers: from the start, the last few records at once, or what came
+since the last look.
 
 `000003.leader.jsonl` holds the steps of attempt 3, `000003.leader.events.jsonl` its events and
 decisions, `000003-0002.pilot.jsonl` the steps after the first file grew too large. Events and
@@ -9,7 +10,7 @@ import heapq
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -20,10 +21,12 @@ from longhaul.core.strict import (
     MOST_JOURNAL_BYTES,
     DamagedFile,
     entries_of,
+    lines_after,
     lines_backwards,
     lines_of,
     open_regular,
 )
+from longhaul.core.units import Bytes
 from longhaul.logbook.folder import RunFolder
 
 TORN = b" <torn>\n"
@@ -181,6 +184,57 @@ def read_last(
         if len(last) == count:
             break
     return last
+
+
+@dataclass
+class Position:
+    """How far somebody has read a journal."""
+
+    attempt: int = 0
+    """Files of earlier attempts have been read to their ends."""
+    ends: dict[str, Bytes] = field(default_factory=dict)
+    """Of the others: name → bytes that have been read."""
+
+
+class JournalFollower:
+    """Reads what a journal gains, from `position` on, which it moves record by record.
+
+    Order is that of `read_journal` within a look. What an attempt writes once the next but one has
+    begun is not seen: it had been taken for dead long before.
+    """
+
+    def __init__(self, folder: RunFolder, position: Position | None = None) -> None:
+        self._journal = folder.journal
+        self.position = position or Position()
+
+    def new(self) -> Iterator[Record]:
+        """The records since the last look. OSError, or a DamagedFile, if a file cannot be read."""
+        for files in self._by_attempt():
+            streams = [chain.from_iterable(map(self._read, stream)) for stream in _streams(files)]
+            for record, name, end in heapq.merge(*streams, key=lambda r: (r[0].time, r[0].step)):
+                self.position.ends[name] = end
+                yield record
+            self._forget_before(files[0].attempt - 1)
+
+    def _by_attempt(self) -> Iterator[list[JournalFile]]:
+        files = [f for f in journal_files(self._journal) if f.attempt >= self.position.attempt]
+        for _, of_attempt in groupby(files, key=lambda file: file.attempt):
+            yield list(of_attempt)
+
+    def _read(self, file: JournalFile) -> Iterator[tuple[Record, str, Bytes]]:
+        begin = self.position.ends.get(file.name, 0)
+        for line, end in lines_after(self._journal / file.name, begin):
+            record = _record_or_none(line)
+            if record is not None:
+                yield record, file.name, end
+
+    def _forget_before(self, attempt: int) -> None:
+        position = self.position
+        position.attempt = max(position.attempt, attempt)
+        for name in list(position.ends):
+            file = JournalFile.parse(name)
+            if file is None or file.attempt < position.attempt:
+                del position.ends[name]
 
 
 def _files_by_attempt(journal: Path, steps: bool, events: bool) -> Iterator[list[JournalFile]]:
