@@ -71,6 +71,21 @@ def test_a_command_that_the_user_types_is_his_own_and_its_run_goes_on_without(tm
         refuse_untrusted(RunFolder(tmp_path / "copied"), asked, "copied", (), False, print)
 
 
+def test_a_command_that_calls_a_person_is_asked_for_like_any_other(tmp_path):
+    hook = tmp_path / "hook.toml"
+    hook.write_text('extends = "drill"\n[alert]\ncommand = ["sh", "-c", "evil"]\n')
+    with pytest.raises(UsageError, match=r"alert\.command"):
+        begin(hook)
+    begin(hook, trust=True)
+    begin(hook)
+    typed = "alert.command=['mail', 'me']"
+    begin("drill", folder=tmp_path / "run", typed=[typed])
+    begin("drill", folder=tmp_path / "other", typed=["alert={command=['mail', 'me']}"])
+    asked = resolve_spec("drill", (typed,), None, Path("prepared"))
+    with pytest.raises(UsageError):
+        refuse_untrusted(RunFolder(tmp_path / "copied"), asked, "copied", (), False, print)
+
+
 def test_a_folder_cannot_borrow_the_trust_in_a_recipe_that_it_names(recipe, tmp_path):
     begin(recipe, trust=True)
     asked = resolve_spec(str(recipe), (), None, Path("prepared"))

@@ -13,6 +13,7 @@ from longhaul.config.optim import OptimSection
 from longhaul.config.recover import FallbackSection, RecoverSection, SuperviseSection
 from longhaul.config.section import Change, Section, fixed, live
 from longhaul.config.train import (
+    AlertSection,
     CheckpointSection,
     EvaluationSection,
     MachineSection,
@@ -53,6 +54,7 @@ class Recipe(Section):
     target: TargetSection = Field(default_factory=TargetSection)
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
     monitor: MonitorSection = Field(default_factory=MonitorSection)
+    alert: AlertSection = Field(default_factory=AlertSection)
     diagnose: DiagnoseSection = Field(default_factory=DiagnoseSection)
     recover: RecoverSection = Field(default_factory=RecoverSection)
     fallback: tuple[FallbackSection, ...] = live(())

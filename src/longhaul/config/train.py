@@ -148,6 +148,28 @@ class MonitorSection(Section):
     witness_every: int = live(100, ge=0)
     """Steps between two passes in which all data ranks compute the same micro-batch and compare
     loss and gradients; costs one micro-batch without an update. 0 makes none."""
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = changed_at_start(())
+    """What the supervisor has the run mirrored to, beside training (extras of the same names);
+    `longhaul mirror` does the same by hand."""
+    metrics_port: int = changed_at_start(0, ge=0, lt=1 << 16)
+    """Port on which Prometheus finds the run's `/metrics` (extra `prometheus`); 0: none."""
+    metrics_host: str = changed_at_start("127.0.0.1", min_length=1)
+    """Address to listen on; `0.0.0.0` shows the run's figures to whoever reaches the machine."""
+
+
+class AlertSection(Section):
+    """What the supervisor calls for incidents, such as rollbacks, failures and ends of training."""
+
+    command: tuple[str, ...] = changed_at_start(())
+    """A program and its arguments; it reads one incident as JSON. None when empty."""
+    webhook: str | None = changed_at_start(None, pattern="^https?://")
+    """Where the same JSON is posted. Write secrets in it as `${NAME}`, of the environment."""
+    per_hour: int = changed_at_start(12, gt=0)
+    """Most calls an hour; what is beyond is counted in the next one."""
+
+
+UNWATCHED: dict[str, Any] = {"monitor.trackers": [], "monitor.metrics_port": 0, "alert": {}}
+"""What a rehearsal sets: nobody is called for it, and no tracker shows it."""
 
 
 class MachineSection(Section):

@@ -89,6 +89,9 @@ class EventKind(StrEnum):
     PREEMPTION_MISSED = "preemption-missed"
     """A notice of preemption came, and no checkpoint was committed in time: `message`."""
 
+    SIDECAR = "sidecar"
+    """A mirror of the run, or its hook for incidents, has something to tell: `text`."""
+
     # Stores elsewhere; each carries `tier`.
     UPLOADED = "uploaded"
     """A checkpoint is whole in a store: `size_bytes`, `seconds`."""
@@ -135,4 +138,6 @@ class EventKind(StrEnum):
 NODE_EVENTS = frozenset(
     kind for kind in EventKind if kind.startswith("node-") or kind == EventKind.ATTEMPT_BEGAN
 )
-"""What a supervisor writes of nodes while others train: no sign of them, and no second booked."""
+"""What a supervisor writes of nodes."""
+WRITTEN_BESIDE = NODE_EVENTS | {EventKind.SIDECAR}
+"""What a supervisor writes while others train: no sign of them, and no second booked."""

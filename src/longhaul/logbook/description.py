@@ -186,6 +186,7 @@ _TOLD: Mapping[str, tuple[Tone, str]] = {
         "Replica {rank} was back after {away_s}, with the state of replica {peer}",
     ),
     EventKind.HEALED: ("notice", "Replica 0 was back, with the state of replica {peer}"),
+    EventKind.SIDECAR: ("notice", "Beside training: {text}"),
     EventKind.PREEMPTION_MISSED: ("alarm", "A notice was missed: {reason}"),
 }
 """Kind of event → tone, and sentence with what `data` carries."""

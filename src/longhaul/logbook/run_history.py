@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longhaul.core.clocks import Bucket, start_bucket, time_spent
-from longhaul.core.events import NODE_EVENTS, EventKind
+from longhaul.core.events import WRITTEN_BESIDE, EventKind
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
@@ -67,7 +67,7 @@ def read_run_history(folder: RunFolder) -> RunHistory:
         ended = str(attempts[-1].data.get("reason", ""))
     finished = _of_kind(events, EventKind.FINISHED)
     segments = read_segments(folder)
-    signs = [e for e in events if not (isinstance(e, Event) and e.kind in NODE_EVENTS)]
+    signs = [e for e in events if not (isinstance(e, Event) and e.kind in WRITTEN_BESIDE)]
     times = [record.time for record in [*signs[-1:], *last_steps]]
     return RunHistory(
         ledger=fold_all(_decisions(events)),

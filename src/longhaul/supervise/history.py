@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from longhaul.core.clocks import Clock, start_bucket
-from longhaul.core.events import NODE_EVENTS, EventKind
+from longhaul.core.events import WRITTEN_BESIDE, EventKind
 from longhaul.core.files import write_json
 from longhaul.core.records import Decision, Event, Record
 from longhaul.core.strict import read_object
@@ -22,7 +22,7 @@ from longhaul.store.catalogue import usable
 from longhaul.supervise.restart import Failure
 
 WHO = "supervisor"
-_BESIDE = NODE_EVENTS | {EventKind.REPLICA_LOST, EventKind.REPLICA_BACK}
+_BESIDE = WRITTEN_BESIDE | {EventKind.REPLICA_LOST, EventKind.REPLICA_BACK}
 _NEAR_END = 32
 
 

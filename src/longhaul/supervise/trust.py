@@ -1,9 +1,9 @@
 """What a recipe or a run's folder would have `train` execute, and whether the user has agreed.
 
-Commands that order nodes or log in to them may come from somebody else, so they run only once the
-user has said that he trusts them: by typing them, or by `--trust`. That is remembered in his own
-state folder by the run's folder, the recipe's file and a hash of the commands: who changes a
-command is asked again, and a restart at night never is.
+Commands that order nodes, log in to them or call a person may come from somebody else, so they run
+only once the user has said that he trusts them: by typing them, or by `--trust`. That is remembered
+in his own state folder by the run's folder, the recipe's file and a hash of the commands: who
+changes a command is asked again, and a restart at night never is.
 """
 
 import hashlib
@@ -31,6 +31,8 @@ def _executed(settings: Recipe) -> dict[str, Any]:
     }
     if supervise.replace_command:
         found["supervise.replace_command"] = supervise.replace_command
+    if settings.alert.command:
+        found["alert.command"] = list(settings.alert.command)
     return found
 
 
@@ -83,7 +85,10 @@ def trusted_folder() -> Path:
 def _typed_commands(typed: Iterable[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for option in typed:
-        supervise = with_values({}, dict([parse_override(option)])).get("supervise")
+        values = with_values({}, dict([parse_override(option)]))
+        supervise, alert = values.get("supervise"), values.get("alert")
+        if isinstance(alert, dict) and "command" in alert:
+            found["alert.command"] = alert["command"]
         if not isinstance(supervise, dict):
             continue
         if "replace_command" in supervise:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from longhaul.config.load import load_recipe
+from longhaul.config.load import as_toml, load_recipe
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import shrunken
+from longhaul.config.train import UNWATCHED
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import NeedsPerson, UsageError
 from longhaul.core.records import StepRecord
@@ -153,6 +154,7 @@ def _plan(typed: Typed, steps: int | None, folder: Path) -> _Plan:
     looks = {"hash_every": given.monitor.hash_every, "witness_every": given.monitor.witness_every}
     sizes += [f"monitor.{name}={length // _SAVES}" for name, every in looks.items()
               if every > length // _SAVES]  # fmt: skip
+    sizes += [f"{path}={as_toml(value)}" for path, value in UNWATCHED.items()]
     processes = typed.nproc or max(given.machine.processes, _PROCESSES)
     if given.supervise.node:
         processes = sum(node.slots for node in given.supervise.node if not node.spare)

@@ -21,6 +21,7 @@ from typing import Any
 
 from longhaul.config.load import as_toml, load_recipe, parse_override
 from longhaul.config.recipe import Recipe
+from longhaul.config.train import UNWATCHED
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, NeedsPerson, UsageError
 from longhaul.core.files import write_bytes, write_json
@@ -52,6 +53,7 @@ _OWN: dict[str, object] = {
     "recover.mode": "report",  # a run that diverges is seen to diverge, not saved
     "recover.diagnose": False,
     "checkpoint.remote": [],
+    **UNWATCHED,
     "evaluation.interval_steps": 0,
     "sample.tokens": 0,
 }

@@ -9,6 +9,7 @@ from longhaul.config.data import SourceSection
 from longhaul.config.load import as_toml, load_recipe
 from longhaul.config.recipe import Recipe, source_name
 from longhaul.config.size import shrunken
+from longhaul.config.train import UNWATCHED
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.units import Bytes, Seconds
 from longhaul.data.sources import file_stem
@@ -200,4 +201,5 @@ def _own_settings(recipe: Recipe, steps: int) -> dict[str, object]:
         settings["tokenizer"] = {"kind": "bpe", "vocab_size": 512, "training_mb": 1.0}
     if recipe.checkpoint.remote:
         settings["checkpoint.remote"] = []
+    settings |= UNWATCHED
     return settings

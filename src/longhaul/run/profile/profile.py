@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from longhaul.config.load import load_recipe
+from longhaul.config.load import as_toml, load_recipe
+from longhaul.config.train import UNWATCHED
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
 from longhaul.core.output import View
 from longhaul.parallel.layout import find_place
@@ -25,6 +26,7 @@ WARMUP = 3
 _NOTHING_ELSE = (
     *ALONE, "parallel.elastic=false", "evaluation.interval_steps=0", "checkpoint.remote=[]",
     "checkpoint.interval_steps=1000000", "checkpoint.snapshot_interval_steps=0",
+    *(f"{path}={as_toml(value)}" for path, value in UNWATCHED.items()),
 )  # fmt: skip
 """One process, and nothing but steps."""
 
