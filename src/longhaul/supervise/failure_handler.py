@@ -28,6 +28,7 @@ from longhaul.supervise.nodes.qualify import Wait, probe_here
 from longhaul.supervise.ranks.group import Group
 from longhaul.supervise.replicas import LEADER, Replicas
 from longhaul.supervise.restart import Failure, Plan, next_plan, without_progress
+from longhaul.supervise.sidecars import Sidecars
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Job:
     """A command line that does what `work` does, for nodes where a fork cannot be."""
     each: int | None = None
     """Processes of one replica, where replicas come and go; None: all are one group."""
+    sidecars: Sidecars | None = None
+    """What runs beside, if anything."""
 
 
 class FailureHandler:

@@ -91,6 +91,7 @@ class Supervisor:
         is_there = self._ownership.look(leader.step if leader else None, running, stopping)
         waits = [_LOOK_EVERY_S]
         if is_there:  # else nobody writes there until it is back
+            self._look_at_sidecars()
             code = self._start_those_due()
             if code is not None:
                 return code
@@ -117,6 +118,11 @@ class Supervisor:
             self._replicas.welcome(self._groups)
         return None
 
+    def _look_at_sidecars(self) -> None:
+        for line in self._job.sidecars.look() if self._job.sidecars is not None else ():
+            self._say(f"beside training: {line}")
+            self._run.emit(EventKind.SIDECAR, self._step or 0, text=line)
+
     def _let_pass(self, seconds: Seconds) -> None:
         """Until a signal, a death or something to pass on has come, so long at most."""
         errors = [end for group in self._groups.values() for end in group.descriptors()]
@@ -142,6 +148,7 @@ class Supervisor:
 
     def _start(self, number: int) -> bool:
         job, replicas = self._job, self._replicas
+        beside = job.sidecars.descriptors() if job.sidecars is not None else ()
         posts = self._posts() if replicas is None else replicas.posts(number)
         if posts is None:
             return False
@@ -150,7 +157,7 @@ class Supervisor:
             memory=self._memory if replicas is None else None,
             first=number * (job.each or 0),
             beside=None if replicas is None else list(self._groups.values()),
-            closes=() if replicas is None else replicas.descriptors(),
+            closes=(*beside, *(() if replicas is None else replicas.descriptors())),
         )  # fmt: skip
         return True
 

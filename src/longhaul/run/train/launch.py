@@ -39,6 +39,7 @@ from longhaul.supervise.failure_handler import Job
 from longhaul.supervise.nodes.placement import node_plan
 from longhaul.supervise.ownership import fence, left_over
 from longhaul.supervise.replicas import refuse_without_torchft
+from longhaul.supervise.sidecars import Sidecars, sidecars_of
 from longhaul.supervise.supervisor import Supervisor
 from longhaul.supervise.trust import refuse_untrusted
 
@@ -71,6 +72,9 @@ def start(typed: Start, view: View) -> ExitCode:
     from longhaul.run.train.worker import leading, work
 
     def train(folder: RunFolder, asked: RunSpec, lease: Lease) -> ExitCode:
+        if beside := sidecars_of(asked.settings(), folder):
+            names = ", ".join(sidecar.name for sidecar in beside)
+            view.say(f"without a supervisor here nobody starts {names}: `longhaul mirror` does")
         return work(folder, lease, view)
 
     return leading(place, lambda: _start(typed, view.say, train))
@@ -89,9 +93,11 @@ def start_supervised(
         if settings.parallel.elastic:
             refuse_without_torchft()
         each = (settings.parallel.shard or 1) if settings.parallel.elastic else None
-        job = Job(folder, settings.supervise, processes, partial(work, folder), signatures, device,
-                  node_plan(settings, folder), _worker_words(folder), each)  # fmt: skip
-        return Supervisor(job, lease, say, began).run()
+        with Sidecars(sidecars_of(settings, folder), RealClock()) as sidecars:
+            job = Job(folder, settings.supervise, processes, partial(work, folder), signatures,
+                      device, node_plan(settings, folder), _worker_words(folder), each,
+                      sidecars)  # fmt: skip
+            return sidecars.ended_with(Supervisor(job, lease, say, began).run())
 
     return _start(typed, say, supervise)
 
