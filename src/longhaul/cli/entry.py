@@ -43,12 +43,13 @@ def application() -> typer.Typer:
         data,
         diagnose,
         drill,
+        mirror,
         preflight,
         recipes,
         runs,
         study,
         train,
-    )  # fmt: skip
+    )
     from longhaul.cli.common import print_text_only
 
     app = typer.Typer(
@@ -70,6 +71,7 @@ def application() -> typer.Typer:
     app.command()(runs.diff)
     app.command()(runs.report)
     app.command()(board.board)
+    app.command()(mirror.mirror)
     app.command("set")(control.set_setting)
     app.command()(control.rollback)
     app.command()(control.fork)
