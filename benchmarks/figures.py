@@ -29,9 +29,9 @@ SHORT = 100
 """Lines of a small file, at most."""
 LATER = (
     "board/live_run.py", "board/outlook.py", "board/profile.py", "board/view.py", "cli/board.py",
-    "cli/study.py", "model/float8.py", "plan/ladder", "plan/profile.py",
-    "plan/roofline.py", "plan/surprises.py", "plan/timeline.py", "run/board",
-    "run/ladder", "run/profile",
+    "cli/mirror.py", "cli/study.py", "interop/trackers", "model/float8.py", "plan/ladder",
+    "plan/profile.py", "plan/roofline.py", "plan/surprises.py", "plan/timeline.py", "run/board",
+    "run/ladder", "run/mirror.py", "run/profile", "supervise/sidecars.py",
 )  # fmt: skip
 """What moved in after the house was measured for its bars."""
 
