@@ -10,17 +10,19 @@ import pytest
 
 from fakes import FakeClock
 from longhaul.config.train import AlertSection
+from longhaul.core.addresses import forget_addresses, sealed
 from longhaul.interop.trackers.alerts import Alerts, CallFailed, post, run_command
 from longhaul.interop.trackers.mirror import Mirror
 
 
 @contextmanager
-def server(answers=(200,)):
+def server(answers=(200,), asked=()):
     """A webhook on loopback: its address, and what it was sent."""
-    came, codes = [], list(answers)
+    came, codes, asked = [], list(answers), [] if asked == () else asked
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
+            asked.append(self.path)
             came.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             code = codes.pop(0) if len(codes) > 1 else codes[0]
             self.send_response(code)
@@ -172,3 +174,18 @@ def test_the_environment_completes_an_address(monkeypatch):
         monkeypatch.setenv("HOOK_TOKEN", "secret-token")
         post(address.replace("secret-token", "${HOOK_TOKEN}"), b'{"a": 1}', 5.0)
     assert came == [{"a": 1}]
+
+
+def test_a_secret_in_an_address_is_kept_out_of_the_run_and_still_sent():
+    asked = []
+    with server(asked=asked) as (address, _):
+        kept = sealed(f"{address}?signature=c2lnbmVk")
+        try:
+            assert "c2lnbmVk" not in kept
+            post(kept, b"{}", 5.0)
+        finally:
+            forget_addresses()
+        assert asked == ["/hook/secret-token?signature=c2lnbmVk"]
+        with pytest.raises(CallFailed) as failed:
+            post(kept, b"{}", 5.0)
+    assert "secret-token" not in str(failed.value)

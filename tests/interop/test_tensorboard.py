@@ -132,6 +132,29 @@ def test_a_full_disk_is_told_once_and_leaves_whole_files(run, monkeypatch):
     assert_surviving(run)
 
 
+def test_where_files_can_be_written_and_notes_cannot_no_files_gather(run, monkeypatch):
+    run.begin(0)
+    run.steps(3)
+    mirror, target = mirrored(run, [])
+    mirror.look()
+    target.close()
+    mirror, target = mirrored(run, [])
+    run.steps(3)
+
+    def full(self, what):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mirror, "_write", full)
+        for _ in range(20):
+            assert not mirror.look()
+    assert mirror.look()
+    target.close()
+    names = [path.name for path in (run.folder.trackers / "tensorboard").glob("events.*")]
+    assert len(names) == 2
+    assert_surviving(run)
+
+
 def test_what_a_rollback_takes_back_is_not_its_story(run):
     run.troubled()
     mirror, target = mirrored(run)

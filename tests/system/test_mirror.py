@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 
 from longhaul.core.records import StepRecord
+from longhaul.supervise.ownership import left_over
 
 event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 parser = pytest.importorskip("prometheus_client.parser")
@@ -62,7 +63,8 @@ def test_a_supervised_run_is_mirrored_measured_and_its_end_is_told(room, wait_un
     assert steps_shown(folder.trackers / "tensorboard") == pytest.approx(made)
 
 
-def test_the_death_of_a_supervisor_is_told_while_its_workers_save(room, wait_until):
+def test_the_death_of_a_supervisor_is_told_whatever_its_workers_do(room, wait_until):
+    """Such as hang: they do not hold what the hook listens to."""
     told = room.path / "told"
     command = json.dumps(["sh", "-c", f"cat >> {told}; echo >> {told}"])
     process = room.start(
@@ -71,9 +73,13 @@ def test_the_death_of_a_supervisor_is_told_while_its_workers_save(room, wait_unt
     room.wait_for("a step", lambda record: isinstance(record, StepRecord))
     alert = room.folder().trackers / "alert.json"
     wait_until("the hook", alert.exists)
+    workers = left_over(room.folder())
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGSTOP)
     os.kill(process.pid, signal.SIGKILL)
     wait_until("the word of it", lambda: told.exists() and told.read_bytes().endswith(b"\n"))
     assert json.loads(told.read_text())["what"] == "died"
+    assert left_over(room.folder()) == workers
 
 
 def test_what_cannot_be_mirrored_to_is_said_and_training_goes_on(room, monkeypatch):

@@ -15,7 +15,7 @@ def mirror(
     run: RunName,
     to: Annotated[
         Literal["tensorboard", "wandb", "prometheus", "alert"],
-        typer.Option("--to", help="where: tensorboard, wandb or prometheus"),
+        typer.Option("--to", help="where; alert calls for incidents"),
     ],
     out: Annotated[
         Path | None,

@@ -93,6 +93,8 @@ class Mirror:
                     "end that one first, or leave it to it",
                 )
         self._restore()
+        if not self._kept["target"]:
+            self._kept = {**self._kept, "target": finite_or_word(target.state())}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._write(self._kept)
 

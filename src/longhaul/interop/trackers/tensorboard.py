@@ -1,6 +1,7 @@
 """A run as TensorBoard's event files, written by tensorboard's own writer, without TensorFlow."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
 
 _STORY = "story"
+_NAME = re.compile(r".*/events\.out\.tfevents\.(\d{10})\.longhaul", re.DOTALL)
 _SELDOM = "validation/"
 """Names of figures that come seldom, and would stay wrong for long."""
 _MOST_SELDOM = 64
@@ -79,11 +81,15 @@ class EventFiles(Tracker):
 
     def state(self) -> Mapping[str, Any]:
         """See `Tracker`."""
-        return {"step": self._step, "lines": self._lines, "seldom": self._seldom}
+        return {
+            "step": self._step, "lines": self._lines, "seldom": self._seldom,
+            "files": [self._figures.number, self._story.number],
+        }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """See `Tracker`."""
-        self.close()
+        for file, number in zip((self._figures, self._story), state.get("files", ()), strict=False):
+            file.go_back(int(number))
         self._step, self._lines = int(state.get("step", 0)), int(state.get("lines", 0))
         self._seldom = _SELDOM_VALUES.validate_python(state.get("seldom", {}))
 
@@ -102,6 +108,10 @@ class _EventFile:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file: BinaryIO | None = None
+        self._highest = 0
+        """Number that no later file may have: a reader may know one that was removed."""
+        self.number = max(self._there(), default=0)
+        """Of the newest file."""
         self._flushed = 0
         """Bytes that are known to be whole."""
 
@@ -112,11 +122,9 @@ class _EventFile:
         if self._file is None:
             # By number: TensorBoard reads files by name, and a clock may be set back.
             self._folder.mkdir(parents=True, exist_ok=True)
-            there = self._folder.glob("events.out.tfevents.*.longhaul")
-            number = 1 + max((int(path.suffixes[-2][1:]) for path in there), default=0)
-            path = self._folder / f"events.out.tfevents.{number:010d}.longhaul"
-            self._file = path.open("xb")
-            self._flushed = 0
+            self._highest = 1 + max(self._highest, *self._there(), 0)
+            path = self._folder / f"events.out.tfevents.{self._highest:010d}.longhaul"
+            self._file, self.number, self._flushed = path.open("xb"), self._highest, 0
             first = [_event(0, event.wall_time, file_version="brain.Event:2"), _session(last + 1)]
         else:
             first = []
@@ -129,6 +137,21 @@ class _EventFile:
         if self._file is not None:
             self._file.flush()
             self._flushed = self._file.tell()
+
+    def go_back(self, number: int) -> None:
+        """Remove the files after that one: what they hold comes again. Else a disk on which only
+        some writes succeed would gather one at every try.
+        """
+        self.close()
+        for newer, path in self._there().items():
+            self._highest = max(self._highest, newer)
+            if newer > number:
+                path.unlink(missing_ok=True)
+        self.number = number
+
+    def _there(self) -> dict[int, Path]:
+        found = map(_NAME.fullmatch, map(str, self._folder.glob("events.*")))
+        return {int(match[1]): Path(match[0]) for match in found if match}
 
     def close(self) -> None:
         """End this file after what was flushed; the next event begins another one."""

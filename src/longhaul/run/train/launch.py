@@ -74,7 +74,8 @@ def start(typed: Start, view: View) -> ExitCode:
     def train(folder: RunFolder, asked: RunSpec, lease: Lease) -> ExitCode:
         if beside := sidecars_of(asked.settings(), folder):
             names = ", ".join(sidecar.name for sidecar in beside)
-            view.say(f"without a supervisor here nobody starts {names}: `longhaul mirror` does")
+            by_hand = f"`longhaul mirror {folder.path} --to …`"
+            view.say(f"not started, as nobody supervises here: {names}; by hand: {by_hand}")
         return work(folder, lease, view)
 
     return leading(place, lambda: _start(typed, view.say, train))
