@@ -58,17 +58,17 @@ class Alerts(Target):
         self._clock, self._say, self._within_s = clock, say, within_s
         self._limit = RateLimit(settings.per_hour)
         self._failing: set[str] = set()
-        self._last_word = ""
-        """Of the last attempt, on its end."""
+        self._last: Event | None = None
+        """What the last attempt wrote of its end."""
 
     def take(self, record: Record) -> None:
         """See `Target`."""
         if isinstance(record, Event):
             if record.kind == EventKind.ATTEMPT_STARTED:
-                self._last_word = ""
-            if record.kind in (EventKind.FINISHED, EventKind.ATTEMPT_ENDED):
-                toned = event_in_words(record)
-                self._last_word = self._last_word if toned is None else toned[1]
+                self._last = None
+            told = event_in_words(record) is not None
+            if record.kind in (EventKind.FINISHED, EventKind.ATTEMPT_ENDED) and told:
+                self._last = record
         incident = incident_of(record) if record.time >= self._since else None
         if incident is not None:
             self._limit.add(incident)
@@ -91,7 +91,7 @@ class Alerts(Target):
     def training_ended(self, exit_code: int | None) -> None:
         """See `Target`."""
         if exit_code != ExitCode.INTERRUPTED:  # by a person, who knows
-            self._limit.add(incident_of_end(exit_code, self._clock.wall(), self._last_word))
+            self._limit.add(incident_of_end(exit_code, self._clock.wall(), self._last))
 
     def _call(self, incident: Incident, suppressed: int) -> None:
         content = json.dumps(body_of(incident, self._run, os.uname().nodename, suppressed))

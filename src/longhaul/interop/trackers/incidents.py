@@ -69,15 +69,19 @@ def incident_of(record: Record) -> Incident | None:
     return _incident("event", kind, "alarm" if toned[0] == "alarm" else "warning", record, toned[1])
 
 
-def incident_of_end(exit_code: int | None, time: Seconds, last_word: str = "") -> Incident:
-    """That training has ended with this code; None: the supervisor left none. `last_word`: what the
-    journal says of it.
+def incident_of_end(exit_code: int | None, time: Seconds, last: Event | None = None) -> Incident:
+    """That training has ended with this code; None: the supervisor left none. `last`: what the
+    last attempt wrote of it.
     """
     other: tuple[Severity, str] = ("alarm", f"Ended with exit code {exit_code}")
     severity, text = _ENDS.get(exit_code, other)
     what = "died" if exit_code is None else str(int(exit_code))
-    said = f"{text}. {scrubbed(last_word)}" if last_word else text
-    return Incident("end", what, severity, time, " ".join(said.split()))
+    if last is None:
+        return Incident("end", what, severity, time, text)
+    toned = event_in_words(last)
+    words = [*([] if exit_code == ExitCode.FINISHED else [text]), *([toned[1]] if toned else [])]
+    line = " ".join(scrubbed(". ".join(words)).split())
+    return Incident("end", what, severity, time, line, last.attempt, last.segment, last.step)
 
 
 def _incident(
