@@ -169,6 +169,8 @@ def test_what_a_rollback_takes_back_is_not_its_story(run):
 
 def test_steps_of_an_attempt_that_was_taken_for_dead_are_not_shown(run):
     run.troubled()
+    mirror, target = mirrored(run)
+    mirror.look()
     late = run.attempt
     run.attempt, step = late - 1, run.step
     run.steps(2, loss=100.0)
@@ -176,7 +178,6 @@ def test_steps_of_an_attempt_that_was_taken_for_dead_are_not_shown(run):
     for name in run.lasting:
         for undone in (step + 1, step + 2):
             run.lasting[name].pop(undone, None)
-    mirror, target = mirrored(run)
     mirror.look()
     target.close()
     assert_surviving(run)
