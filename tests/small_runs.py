@@ -23,7 +23,7 @@ def is_verified(record: Record) -> bool:
     return isinstance(record, Event) and record.data.get("health") == "verified"
 
 
-def grown(path: Path, steps: int = 30, note: str = "looks well") -> RunFolder:
+def grown(path: Path, steps: int = 30, note: str = "looks well", **started: object) -> RunFolder:
     """A run of so many steps that nobody trained: one a second, with loss 5 / step."""
     begun = not (path / "run.json").exists()
     folder = create_run(path, FakeClock())
@@ -35,7 +35,7 @@ def grown(path: Path, steps: int = 30, note: str = "looks well") -> RunFolder:
             "opened": 1e6,
         }  # fmt: skip
         open_segment(folder, SegmentOpening(**opening))
-        data = {"total_steps": 100, "pid": 1, "host": "here"}
+        data = {"total_steps": 100, "pid": 1, "host": "here", **started}
         journal.append(Event(kind="attempt-started", attempt=1, time=1e6, data=data))
     at = {"attempt": 1, "segment": "1.00"}
     for step in range(1, steps + 1):

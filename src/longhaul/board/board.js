@@ -268,7 +268,7 @@
       const left = ahead(row);
       now.replaceChildren(title, terms("now", [
         ["step", whole(row.step), row.total ? `of ${whole(row.total)}` : ""], ["training loss", figure(row.loss), "nats"],
-        ["validation loss", figure(row.validation_loss), "nats"], ["tokens/s", short(row.tokens_per_s)],
+        ["validation loss", figure(row.validation_loss), "nats"], ["tokens/s", short(row.tokens_per_s), row.mfu === null ? "" : `MFU ${(100 * row.mfu).toFixed(1)} %`],
         row.state === "live" ? ["left", left[0], left[1]] : ["last seen", seen(row)],
         ["goodput", row.goodput === null ? "–" : `${(100 * row.goodput).toFixed(1)} %`],
         ...aims(row),

@@ -1,7 +1,7 @@
 """What the board's page is told of runs, as JSON. What is HTML in it was escaped here."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longhaul.board.chronicle import in_short
@@ -13,12 +13,13 @@ from longhaul.board.live_run import LiveRun
 from longhaul.board.outlook import outlook, reach
 from longhaul.board.page import figure_section
 from longhaul.board.report import gauge_section, sections_in_words
-from longhaul.config.size import known_vocabulary, model_size
 from longhaul.config.train import TargetSection
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError
-from longhaul.logbook.run_spec import read_run_spec
+from longhaul.core.events import EventKind
+from longhaul.core.records import Event, Record
 from longhaul.logbook.summary import read_branches, summary_of
+from longhaul.monitor.throughput import mfu
 
 _SPARK_POINTS = 120
 _PACE_STEPS = 400
@@ -46,13 +47,16 @@ def glance(run: LiveRun, clock: Clock) -> Json:
     total = summary.total_steps
     ahead = outlook(times, steps, total) if total and summary.state == "live" else None
     timed = sum(row[3] for row in rows)
+    rate = sum(row[2] for row in rows) / timed if timed else None
+    hardware = _hardware(run.records)
     serious = [i for i in incidents(run.records) if i.tone != "notice"]
     last = serious[-1] if serious else None
     return {
         "name": summary.name, "state": summary.state, "step": summary.step, "total": total,
         "loss": _number(summary.loss), "validation_loss": _number(summary.validation_loss),
         "goodput": _number(summary.goodput), "segments": summary.segments, "seen": summary.seen,
-        "now": clock.wall(), "tokens_per_s": sum(row[2] for row in rows) / timed if timed else None,
+        "now": clock.wall(), "tokens_per_s": rate,
+        "mfu": _share_of_peak(rate, hardware), "devices": hardware.get("count"),
         "ahead": vars(ahead) if ahead else None, "incidents": len(serious),
         "trouble": None if last is None else {
             "kind": last.kind, "tone": last.tone, "step": last.step, "time": last.time,
@@ -74,8 +78,8 @@ def whole(run: LiveRun, clock: Clock) -> Json:
         "name": facts.name, "short": in_short(facts),
         "words": sections_in_words(facts), "figures": [_figure(figure) for figure in figures],
         "cursor": cursor, "version": version, "began": facts.began,
-        "tokens": {"step": steps, "tokens": tokens}, "flops_per_token": _flops_per_token(run),
-        "target": aim,
+        "tokens": {"step": steps, "tokens": tokens}, "target": aim,
+        "flops_per_token": _hardware(run.records).get("flops_per_token"),
     }  # fmt: skip
 
 
@@ -123,14 +127,21 @@ def _target(run: LiveRun, settings: Mapping[str, Any]) -> Json | None:
     return found
 
 
-def _flops_per_token(run: LiveRun) -> int | None:
-    """PaLM's count for this model (`config/size.py`); None where the recipe cannot be read."""
-    try:
-        recipe = read_run_spec(run.folder).settings()
-    except (LonghaulError, OSError):
+def _hardware(records: Sequence[Record]) -> Mapping[str, Any]:
+    """What the last attempt said of its devices; an older one said nothing."""
+    for record in reversed(records):
+        if isinstance(record, Event) and record.kind == EventKind.ATTEMPT_STARTED:
+            return record.data.get("hardware") or {}
+    return {}
+
+
+def _share_of_peak(tokens_per_s: float | None, hardware: Mapping[str, Any]) -> float | None:
+    if tokens_per_s is None or not hardware.get("peak"):
         return None
-    size = model_size(recipe.model, known_vocabulary(recipe)[0])
-    return size.flops_per_token(recipe.model.context)
+    try:
+        return mfu(tokens_per_s, hardware["flops_per_token"], hardware["peak"])
+    except LonghaulError:
+        return None  # beyond the peak: that or the clock is wrong
 
 
 def _number(value: float | None) -> float | None:

@@ -11,7 +11,8 @@ class EventKind(StrEnum):
     # An attempt and its segments.
     ATTEMPT_STARTED = "attempt-started"
     """Rank 0 is about to train: `resumed_from` (step or None) `resumed_in`, `pid`, `host`, `live`
-    (the optimizer's settings), `steps_made`, `total_steps`."""
+    (the optimizer's settings), `steps_made`, `total_steps`, `hardware` (`name` and `count` of
+    devices, `peak` FLOP/s of all in this format of numbers or None, `flops_per_token`)."""
     ATTEMPT_ENDED = "attempt-ended"
     """An attempt is over: `reason`; of one that failed also the supervisor's `cause`, `remedy`,
     `rank`, `exit_codes`, `reached` (step), `poisoned` (checkpoint) and what `follows`."""

@@ -53,6 +53,14 @@ def test_every_run_below_the_folder_is_there_with_its_figures(client):
     assert rows["first"]["tokens_per_s"] == 8 * 64
 
 
+def test_mfu_is_the_share_of_the_devices_peak_that_the_attempt_told(tmp_path):
+    grown(tmp_path / "slow", hardware={"count": 8, "peak": 8 * 512e9, "flops_per_token": 1e9})
+    grown(tmp_path / "impossible", hardware={"count": 1, "peak": 1e9, "flops_per_token": 1e9})
+    shelf = Shelf([tmp_path], FakeClock())
+    rows = {row["name"]: row["mfu"] for row in shelf.glances()}
+    assert rows == {"slow": pytest.approx(512 / (8 * 512)), "impossible": None}
+
+
 def test_a_run_that_cannot_be_read_hides_no_other(client, runs):
     (runs / "first" / "journal" / "000001.pilot.jsonl").unlink()
     (runs / "first" / "journal" / "000001.pilot.jsonl").mkdir()

@@ -2,6 +2,7 @@
 
 import os
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -19,6 +20,7 @@ from longhaul.core.units import short_count
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
+from longhaul.monitor.throughput import peak_flops
 from longhaul.optim.groups import describe
 from longhaul.parallel.world import World
 from longhaul.run.train.attempt import Attempt
@@ -91,6 +93,21 @@ def _settle(parts: Parts) -> None:
     if parts.saver.copying:
         with parts.time_buckets.track("checkpoint_stall"):
             parts.saver.settle()
+
+
+def hardware(parts: Parts, recipe: Recipe) -> dict[str, Any]:
+    """The devices that train, and what a token costs them: who reads the journal tells the MFU."""
+    device, precision = parts.step.device, recipe.precision
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    ranks = parts.ranks.size if parts.ranks else 1
+    peak = peak_flops(name, precision.compute, precision.tf32)
+    if recipe.parallel.elastic:
+        peak = None  # replicas come and go
+    size = model_size(recipe.model, parts.dataset.vocab_size)
+    return {
+        "name": name, "count": ranks, "peak": None if peak is None else ranks * peak,
+        "flops_per_token": size.flops_per_token(recipe.model.context),
+    }  # fmt: skip
 
 
 def say_what_was_built(parts: Parts, recipe: Recipe, view: View) -> None:

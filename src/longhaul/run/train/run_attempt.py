@@ -27,7 +27,7 @@ from longhaul.parallel.layout import Place, find_place
 from longhaul.parallel.rendezvous import Briefing, lead
 from longhaul.parallel.world import part
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.build import build_parts, saver_of, say_what_was_built
+from longhaul.run.train.build import build_parts, hardware, saver_of, say_what_was_built
 from longhaul.run.train.finish import end_unfinished, finish
 from longhaul.run.train.loop import TrainingLoop
 from longhaul.train.coordinator import Coordinator, RankZero
@@ -190,6 +190,7 @@ def _announce(
         steps_made=history.steps_made,
         total_steps=effective.total_steps(),
         live=trainer.live_settings(),
+        hardware=hardware(parts, effective),
     )
     return trainer
 
