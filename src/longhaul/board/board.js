@@ -329,6 +329,7 @@
         view.dataset.cursor = steps.cursor;
         if (steps.version !== run.version || added > MOST_LIVE_POINTS) showWhole();
       });
+      source.addEventListener("trouble", (event) => { words.textContent = JSON.parse(event.data); });
       // It opens again by itself, but asks from where it began: begin anew instead.
       source.onerror = () => { lost(); source.close(); source = null; setTimeout(() => { if (!closed) showWhole(); }, 3000); };
     };

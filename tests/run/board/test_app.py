@@ -1,6 +1,7 @@
 """The board's routes: what they tell, and what they refuse."""
 
 import json
+import shutil
 from pathlib import Path
 from urllib.parse import quote
 
@@ -68,6 +69,22 @@ def test_a_run_that_cannot_be_read_hides_no_other(client, runs):
     assert rows["first"]["state"] == "unreadable"
     assert "not a plain file" in rows["first"]["why"]
     assert rows[HOSTILE]["step"] == 40
+
+
+def test_a_run_whose_journal_is_damaged_or_gone_is_no_error_of_the_server(client, runs):
+    key = keys(client)["first"]
+    compacted = runs / "first" / "journal" / "compacted"
+    compacted.mkdir()
+    (compacted / "000001.parquet").write_bytes(b"PAR1 is what it begins with, and no more")
+    assert client.get(f"/api/runs/{key}").status_code == 200
+    steps = runs / "first" / "journal" / "000001.pilot.jsonl"
+    steps.write_bytes(steps.read_bytes()[:100])
+    answer = client.get(f"/api/runs/{key}")
+    assert (answer.status_code, answer.json().get("cursor")) == (200, 0)
+    shutil.rmtree(runs / "first")
+    assert client.get(f"/api/runs/{key}").status_code in (200, 404, 422)
+    assert "first" not in keys(client)
+    assert client.get(f"/api/runs/{key}").status_code == 404
 
 
 def test_a_page_has_the_curve_of_the_journal_and_escapes_what_people_wrote(client):

@@ -27,7 +27,7 @@ from longhaul.board.page import plotly_path
 from longhaul.core.errors import LonghaulError
 from longhaul.logbook.folder import RunFolder
 from longhaul.run.board.reference import Reference
-from longhaul.run.board.shelf import Shelf
+from longhaul.run.board.shelf import UNREADABLE, Shelf, in_words
 from longhaul.run.train.control_requests import (
     request_fork,
     request_note,
@@ -89,9 +89,8 @@ def application(
     ]
     if "*" in hosts:  # to this very machine it is quicker to send than to compress
         middleware.append(Middleware(GZipMiddleware, compresslevel=5))
-    refused: Mapping[Any, Any] = {
-        HTTPException: _http_error, LonghaulError: _mistake, OSError: _unreadable,
-    }  # fmt: skip
+    refused: dict[Any, Any] = dict.fromkeys(UNREADABLE, _unreadable)
+    refused |= {HTTPException: _http_error, LonghaulError: _mistake}
     return Starlette(routes=routes, middleware=middleware, exception_handlers=refused)
 
 
@@ -148,7 +147,11 @@ class _Board:
         async def changes() -> AsyncIterator[dict[str, str]]:
             at, version, before = cursor, -1, None
             while True:
-                steps = await run_sync(self._shelf.ask, key, partial(view.since, cursor=at))
+                try:
+                    steps = await run_sync(self._shelf.ask, key, partial(view.since, cursor=at))
+                except UNREADABLE as error:
+                    yield {"event": "trouble", "data": json.dumps(in_words(error))}
+                    return
                 row = await run_sync(self._shelf.glance, key)
                 state = row["state"]
                 if (steps["cursor"], steps["version"], state) != (at, version, before):
@@ -254,8 +257,8 @@ async def _mistake(_: Request, error: LonghaulError) -> Response:
     return JSONResponse({"message": error.message, "remedy": error.remedy}, 422)
 
 
-async def _unreadable(_: Request, error: OSError) -> Response:
-    return JSONResponse({"message": f"cannot be read: {error.strerror}", "remedy": ""}, 422)
+async def _unreadable(_: Request, error: Exception) -> Response:
+    return JSONResponse({"message": in_words(error), "remedy": ""}, 422)
 
 
 class _SecurityHeaders:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import duckdb
+
 from longhaul.board import view
 from longhaul.board.figures import Json
 from longhaul.board.live_run import LiveRun
 from longhaul.core.clocks import Clock
-from longhaul.core.errors import LonghaulError
+from longhaul.core.errors import LonghaulError, UsageError
 from longhaul.logbook.folder import RunFolder, list_runs
 from longhaul.logbook.lease import live_holder
 from longhaul.logbook.reading import journal_files
@@ -25,6 +27,17 @@ _LEVELS = 3
 Result = TypeVar("Result")
 
 
+UNREADABLE = (LonghaulError, OSError, ValueError, duckdb.Error)
+"""What a damaged or vanished run raises."""
+
+
+def in_words(error: Exception) -> str:
+    """What one of `UNREADABLE` says, for a page."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be read: {error.strerror}"
+    return str(getattr(error, "message", error))
+
+
 class Shelf:
     """Every run in or below some folders; threads may share it."""
 
@@ -33,6 +46,7 @@ class Shelf:
         self._folders = folders
         self._lock = threading.Lock()
         self._open: OrderedDict[str, LiveRun] = OrderedDict()
+        self._opening: dict[str, threading.Lock] = {}
         self._known: dict[str, RunFolder] = {}
         self._glances: dict[str, tuple[object, Json]] = {}
 
@@ -45,7 +59,9 @@ class Shelf:
 
     def glance(self, key: str) -> Json:
         """One row; a run that cannot be read has the state `unreadable`, and says why."""
-        folder = self._known[key]
+        folder = self._known.get(key)
+        if folder is None:
+            return _unreadable(key, key, "its folder is gone")
         try:
             signature = self._signature(folder)
             known = self._glances.get(key)
@@ -53,9 +69,8 @@ class Shelf:
                 row = self.ask(key, lambda run: view.glance(run, self.clock))
                 known = self._glances[key] = (signature, row)
             return known[1] | {"key": key, "now": self.clock.wall()}
-        except (LonghaulError, OSError, ValueError) as error:
-            name, why = folder.name, getattr(error, "message", str(error))
-            return {"key": key, "name": name, "state": "unreadable", "why": why, "step": 0}
+        except UNREADABLE as error:
+            return _unreadable(key, folder.name, in_words(error))
 
     def folder(self, key: str) -> RunFolder | None:
         """The run of a key that was given out; None of any other."""
@@ -76,9 +91,16 @@ class Shelf:
 
     def _opened(self, key: str) -> LiveRun:
         with self._lock:
+            opening = self._opening.setdefault(key, threading.Lock())
+        with opening:  # a long run must not keep those who ask for another waiting
             run = self._open.get(key)
             if run is None:
-                run = self._open[key] = LiveRun(self._known[key])
+                folder = self._known.get(key)
+                if folder is None:
+                    raise UsageError("no such run", "it was there when the board listed it")
+                run = LiveRun(folder)
+        with self._lock:
+            self._open[key] = run
             self._open.move_to_end(key)
             while len(self._open) > _MOST_OPEN:
                 self._open.popitem(last=False)
@@ -98,6 +120,10 @@ class Shelf:
             for file in journal_files(folder.journal)
         ]
         return sizes, live_holder(folder, self.clock) is not None
+
+
+def _unreadable(key: str, name: str, why: str) -> Json:
+    return {"key": key, "name": name, "state": "unreadable", "why": why, "step": 0}
 
 
 def _runs_below(folder: Path, levels: int = _LEVELS) -> Iterator[RunFolder]:
