@@ -76,6 +76,7 @@ def drilled_runs_are_forked() -> Iterator[None]:
     """As the commands are that tests start themselves."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("longhaul.supervise.run_process.subprocess", Forking)
+        patch.setattr("longhaul.run.started.subprocess", Forking)
         yield
 
 
