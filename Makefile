@@ -1,6 +1,6 @@
 # make train   sets everything up and trains recipe `quickstart`
 # make test    sets everything up and runs the tests
-.PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check format \
+.PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check docs format \
   bench bench-gpu bench-gpu-tiny bench-cpu bench-nanogpt bench-quickstart bench-step bench-monitor \
   bench-loader bench-cause \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-board board-pictures figures lab lab-ends lab-prevention \
@@ -18,6 +18,7 @@ help:
 	@echo "make test-mutants   plant bugs one at a time; their tests must find them"
 	@echo "make test-newest   a core of the tests with the newest torch that is allowed"
 	@echo "make check   ruff, mypy, import-linter"
+	@echo "make docs    write docs/api.md from docstrings"
 	@echo "make figures  lines and files by room, and the files that a start touches"
 	@echo "make setup   only set up .venv"
 	@echo "make bench-gpu   what one NVIDIA GPU makes of it (PEER=, MODDED=, PARTS=; bench-gpu-tiny: on a CPU)"
@@ -183,6 +184,9 @@ bench-save: setup
 
 bench-prefetch: setup
 	$(BIN)/python -m benchmarks.prefetch
+
+docs: setup
+	$(BIN)/python docs/make_api.py
 
 figures: setup
 	$(BIN)/python -m benchmarks.figures
