@@ -141,7 +141,11 @@ def reads_a_run(command: Callable[P, R]) -> Callable[P, R]:
                 raise
             raise UsageError(error.message, error.remedy) from error
         except BrokenPipeError:
-            raise
+            # The reader of our output, such as `head`, has left: nothing is wrong. Typer would end
+            # with 1, and Python complain of what it cannot flush.
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ExitCode.FINISHED) from None
         except OSError as error:
             raise UsageError(
                 f"{error.filename or named.get('run', '?')}: {error.strerror or error}",

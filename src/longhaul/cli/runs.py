@@ -270,10 +270,12 @@ def sample(
     from longhaul.run.trained import open_trained
 
     model = open_trained(run, runs_dir, step)
-    for piece in model.write(prompt, tokens, temperature, seed):
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-    print()
+    try:
+        for piece in model.write(prompt, tokens, temperature, seed):
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    finally:
+        print(flush=True)
 
 
 @reads_a_run

@@ -1,6 +1,6 @@
 """A run's model, opened for reading: `longhaul sample` and `longhaul eval`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from longhaul.config.size import model_size
 from longhaul.core.errors import UsageError
 from longhaul.core.units import loss_in_words, short_bytes
 from longhaul.data.dataset import Dataset
+from longhaul.data.tokenizing import Tokenizer
 from longhaul.data.verification import text_of
 from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.ledger import load_ledger
@@ -31,6 +32,8 @@ from longhaul.train.state import ModelState
 
 _ANGLE_BYTES = 24
 """Of a position and channel while angles are computed: in float64, and twice in float32."""
+_MOST_UNFINISHED = 8
+"""Tokens that may wait for the rest of a character; four bytes make one, so none ever comes."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,7 @@ class Trained:
         sample, tokenizer = self.recipe.sample, self.dataset.tokenizer
         prompt = sample.prompt if prompt is None else prompt
         yield prompt
-        written: list[int] = []
-        shown = ""
-        for token in sample_tokens(
+        drawn = sample_tokens(
             self.model,
             prompt_tokens(tokenizer, prompt),
             most_tokens=tokens or sample.tokens or 200,
@@ -66,13 +67,8 @@ class Trained:
             seed=seed,
             device=self.device,
             end_of_text=tokenizer.end_of_text,
-        ):
-            written.append(token)
-            # A character may span tokens: only what can no longer change is shown.
-            text = tokenizer.decode(written)
-            if not text.endswith("\ufffd"):
-                yield text[len(shown) :]
-                shown = text
+        )
+        yield from pieces_of(drawn, tokenizer)
 
     def evaluate(self) -> Evaluation:
         """Losses on the whole validation split."""
@@ -90,6 +86,26 @@ class Trained:
         if len(result.sources) > 1:
             lines += [f"  {name}: {split.loss:.4f}" for name, split in result.sources.items()]
         return "\n".join(lines)
+
+
+def pieces_of(drawn: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
+    """The text of tokens as they come, in pieces that no later token changes.
+
+    A character may span tokens, and a token may begin with a space only behind another one: so a
+    piece is what a token adds to the text of those of the piece before.
+    """
+    recent: list[int] = []
+    known = 0
+    for token in drawn:
+        recent.append(token)
+        before, text = tokenizer.decode(recent[:known]), tokenizer.decode(recent)
+        unfinished = text.endswith("\ufffd") and len(recent) - known < _MOST_UNFINISHED
+        if len(text) > len(before) and not unfinished:
+            yield text[len(before) :]
+            recent = recent[known:]
+            known = len(recent)
+    if rest := tokenizer.decode(recent)[len(tokenizer.decode(recent[:known])) :]:
+        yield rest
 
 
 def open_trained(run: str, runs: Path, step: int | None) -> Trained:
