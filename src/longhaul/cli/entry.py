@@ -43,6 +43,7 @@ def application() -> typer.Typer:
         data,
         diagnose,
         drill,
+        evaluate,
         mirror,
         preflight,
         recipes,
@@ -79,7 +80,7 @@ def application() -> typer.Typer:
     app.command()(control.note)
     app.command()(control.nodes)
     app.command()(runs.sample)
-    app.command("eval")(runs.evaluate)
+    app.command("eval")(evaluate.evaluate)
     app.command()(diagnose.diagnose)
     app.command()(diagnose.replay)
     app.command()(preflight.preflight)

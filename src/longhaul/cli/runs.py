@@ -1,6 +1,6 @@
 """Commands that read runs, live, dead or finished, of which they see only the logbook.
 
-`runs`, `log`, `diff`, `compact`, `tree`, `report`; `sample` and `eval` load a checkpoint too.
+`runs`, `log`, `diff`, `compact`, `tree`, `report`; `sample` loads a checkpoint too.
 """
 
 from __future__ import annotations
@@ -276,11 +276,3 @@ def sample(
             sys.stdout.flush()
     finally:
         print(flush=True)
-
-
-@reads_a_run
-def evaluate(run: RunName, step: AtStep = None, runs_dir: RunsFolder = RUNS) -> None:
-    """Measure a run's model on its whole validation split."""
-    from longhaul.run.trained import open_trained
-
-    print(open_trained(run, runs_dir, step).evaluated())

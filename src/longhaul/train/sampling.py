@@ -56,7 +56,7 @@ def sample_tokens(
                 else:
                     logits_BTV = model(torch.tensor([history[-context:]], device=device))
                 logits_V = logits_BTV[0, -1].float().cpu()
-            token = _draw(logits_V, temperature, top_k, generator)
+            token = pick_token(logits_V, temperature, top_k, generator)
             token = token if ranks is None else ranks.control.first_number(token)
             if token == end_of_text:
                 return
@@ -99,9 +99,10 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return tokens or [tokenizer.end_of_text or 0]
 
 
-def _draw(
+def pick_token(
     logits_V: torch.Tensor, temperature: float, top_k: int, generator: torch.Generator
 ) -> int:
+    """A token by its logit, which temperature divides, of the `top_k` likeliest; see above."""
     if temperature == 0:
         return int(logits_V.argmax())
     if 0 < top_k < logits_V.numel():

@@ -1,0 +1,83 @@
+"""`longhaul eval`: how good a run's model is, on held-out text, on any text, on tasks."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from longhaul.cli.common import PREPARED, RUNS, PreparedFolder, RunName, RunsFolder, reads_a_run
+from longhaul.cli.runs import AtStep
+from longhaul.core.errors import UsageError
+
+
+@reads_a_run
+def evaluate(
+    run: RunName,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--text",
+            metavar="PATH",
+            help="perplexity and bits per byte of this file, folder or address; may be repeated",
+        ),
+    ] = None,
+    text_field: Annotated[
+        str, typer.Option(help="field that holds the text in JSON lines and Parquet")
+    ] = "text",
+    tasks: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="tasks of lm-evaluation-harness (extra longhaul[eval])"),
+    ] = None,
+    tasks_dir: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="task files of your own")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="documents of each task; all when absent")
+    ] = None,
+    shots: Annotated[
+        int | None, typer.Option(min=0, help="examples before each question of a task")
+    ] = None,
+    step: AtStep = None,
+    runs_dir: RunsFolder = RUNS,
+    prepared_dir: PreparedFolder = PREPARED,
+) -> None:
+    """Measure a run's model: on its whole validation split, or on the texts and tasks named."""
+    names = [name for name in (tasks or "").split(",") if name]
+    if tasks is not None:
+        _check_harness(names)
+    from longhaul.run.trained import open_trained
+
+    trained = open_trained(run, runs_dir, step)
+    if not text and tasks is None:
+        print(trained.evaluated())
+        return
+    print(f"step {trained.step}")
+    if text:
+        from longhaul.run.evaluate.text import text_losses
+
+        downloads = prepared_dir / "downloads"
+        for loss in text_losses(trained, text, downloads, _say, text_field):
+            print(f"  {loss}", flush=True)
+    if names:
+        from longhaul.run.evaluate.harness import task_scores
+
+        for score in task_scores(trained, names, tasks_dir, limit, shots):
+            print(f"  {score}")
+
+
+def _check_harness(names: list[str]) -> None:
+    if not names:
+        raise UsageError("--tasks names no task", "give some, such as --tasks hellaswag,arc_easy")
+    if find_spec("lm_eval") is None:
+        raise UsageError(
+            "--tasks needs lm-evaluation-harness, which is not installed",
+            "pip install 'longhaul[eval]'",
+        )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
