@@ -34,7 +34,7 @@ _TOP = """\
 import longhaul
 
 run = longhaul.train("quickstart", train={"steps": 200})
-run.frame()[["step", "loss"]]              # also steps(), an Arrow table, and query(SQL)
+run.frame()[["step", "loss"]]  # also steps(), an Arrow table, and query(SQL)
 model = run.load_model()
 print("".join(model.write("def ")))
 ```

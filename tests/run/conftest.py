@@ -17,6 +17,7 @@ from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
 from longhaul.train.trainer import Trainer
 from poison import poison
+from small_runs import FEW_HELD_OUT
 
 
 class Room:
@@ -80,3 +81,17 @@ def saves_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each checkpoint read back before the next step, however slow the disk is."""
     saved = Trainer.saved
     monkeypatch.setattr(Trainer, "saved", lambda self, wait=False: saved(self, wait=True))
+
+
+@pytest.fixture(scope="session")
+def sent(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Path:
+    """The folder of runs with one of four steps, sent to the folder `store` beside it too."""
+    place = tmp_path_factory.mktemp("sent")
+    options = (
+        FEW_HELD_OUT, "train.steps=4", "optim.schedule.warmup_steps=1", "batch.stages=[]",
+        "checkpoint.interval_steps=2", "sample.tokens=4", "model.width=16", "model.layers=1",
+        "machine.threads=1", f'checkpoint.remote=["{place / "store"}"]',
+    )  # fmt: skip
+    typed = Start("drill", options, runs=place / "runs", prepared=prepared)
+    assert start(typed, SilentView()) is ExitCode.FINISHED
+    return place / "runs"

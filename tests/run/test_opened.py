@@ -5,34 +5,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import longhaul
-from fakes import SilentView
-from longhaul.core.errors import ExitCode, UsageError
+from longhaul.core.errors import UsageError
 from longhaul.logbook.folder import RunFolder, list_runs
 from longhaul.logbook.reading import read_journal
-from longhaul.run.train.launch import Start, start
 from longhaul.store.remote_run import look_at
-from small_runs import FEW_HELD_OUT
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Path:
-    """The folder of runs with one of four steps, sent to the folder `store` beside it too."""
-    place = tmp_path_factory.mktemp("opened")
-    options = (
-        FEW_HELD_OUT, "train.steps=4", "optim.schedule.warmup_steps=1", "batch.stages=[]",
-        "checkpoint.interval_steps=2", "sample.tokens=4", "model.width=16", "model.layers=1",
-        "machine.threads=1", f'checkpoint.remote=["{place / "store"}"]',
-    )  # fmt: skip
-    typed = Start("drill", options, runs=place / "runs", prepared=prepared)
-    assert start(typed, SilentView()) is ExitCode.FINISHED
-    return place / "runs"
-
-
-@pytest.fixture(scope="module")
-def run(trained: Path) -> longhaul.Run:
-    return longhaul.open("drill", trained)
+def run(sent: Path) -> longhaul.Run:
+    return longhaul.open("drill", sent)
 
 
 def test_the_journal_is_a_table_of_steps_and_one_of_events(run: longhaul.Run) -> None:
@@ -86,20 +70,27 @@ def test_checkpoints_and_the_model_of_each(run: longhaul.Run) -> None:
         run.load_model(3)
 
 
-def test_a_run_in_a_store_is_opened_by_its_address(trained: Path, run: longhaul.Run) -> None:
-    address = trained.parent / "store" / "drill"
+def test_a_run_in_a_store_is_opened_by_its_address(
+    sent: Path, run: longhaul.Run, prepared: Path
+) -> None:
+    address = sent.parent / "store" / "drill"
     for place in (str(address), f"file://{address}"):
-        there = longhaul.open(place, trained)
+        there = longhaul.open(place, sent)
         assert there.name == "drill"
         assert there.steps().equals(run.steps())
         assert [c.step for c in there.checkpoints()] == [2, 4]
         assert not (there.path / "checkpoints").exists()
     assert there.refresh().summary().state == "finished"
-    assert [folder.name for folder in list_runs(trained)] == ["drill"]
+    weights = run.load_model(2).model.state_dict()
+    fetched = longhaul.open(address, sent, prepared).load_model(2)
+    assert all(torch.equal(weights[name], w) for name, w in fetched.model.state_dict().items())
+    with pytest.raises(UsageError, match="does not have checkpoint step-3"):
+        there.load_model(3)
+    assert [folder.name for folder in list_runs(sent)] == ["drill"]
 
 
-def test_a_journal_in_a_store_that_has_grown_is_fetched_again(trained: Path, tmp_path) -> None:
-    address = str(trained.parent / "store" / "drill")
+def test_a_journal_in_a_store_that_has_grown_is_fetched_again(sent: Path, tmp_path) -> None:
+    address = str(sent.parent / "store" / "drill")
     remote = look_at(address, tmp_path, print)
     journal = next(remote.folder.journal.glob("*.pilot.jsonl"))
     whole = journal.read_bytes()
@@ -108,13 +99,13 @@ def test_a_journal_in_a_store_that_has_grown_is_fetched_again(trained: Path, tmp
     remote.refresh()
     assert journal.read_bytes() == whole
     assert (remote.folder.path / "asked.json").read_bytes() == (
-        trained / "drill" / "asked.json"
+        sent / "drill" / "asked.json"
     ).read_bytes()
 
 
-def test_mistakes_have_a_way_out(run: longhaul.Run, trained: Path, tmp_path: Path) -> None:
+def test_mistakes_have_a_way_out(run: longhaul.Run, sent: Path, tmp_path: Path) -> None:
     with pytest.raises(longhaul.UsageError, match="did you mean drill"):
-        longhaul.open("dril", trained)
+        longhaul.open("dril", sent)
     with pytest.raises(UsageError, match="this SQL does not work"):
         run.query("SELECT nothing FROM steps")
     with pytest.raises(UsageError, match="no run log lies there"):

@@ -23,6 +23,7 @@ from longhaul.checkpoint.write import FACTS_VERSION, read_back
 from longhaul.parallel.control import Control, all_do
 from longhaul.store.manifest import (
     FACTS_NAME,
+    Manifest,
     RefusedCheckpoint,
     Whole,
     read_json,
@@ -53,23 +54,28 @@ def restore(path: Path, parts: Mapping[str, Stateful], control: Control | None =
     return loaded
 
 
-def load_part(path: Path, part: str, owner: Stateful) -> Loaded:
+def load_part(path: Path, part: str, owner: Stateful, fetched: Manifest | None = None) -> Loaded:
     """Load one part of the checkpoint at `path`, such as the model; errors as `load`."""
     state = capture({part: owner})
-    loaded = load(path, state, prefix=f"{part}.")
+    loaded = load(path, state, prefix=f"{part}.", fetched=fetched)
     facts = {part: loaded.facts[part]} if part in loaded.facts else {}
     hand_back({part: owner}, TrainingState(state.tensors, facts))
     return loaded
 
 
 def load(
-    path: Path, state: TrainingState, prefix: str = "", control: Control | None = None
+    path: Path,
+    state: TrainingState,
+    prefix: str = "",
+    control: Control | None = None,
+    fetched: Manifest | None = None,
 ) -> Loaded:
     """Fill the tensors of `state` from the checkpoint at `path`, bit by bit.
 
     `state` has all those tensors of the checkpoint whose names begin with `prefix`, such as
     `model.`. With the `control` of several ranks that do it together, none takes a bit before all
-    of them know that they can.
+    of them know that they can. `fetched` is the manifest of a checkpoint of which only these
+    tensors have been fetched: hashes of whole files are not compared then.
 
     Raises:
         RefusedCheckpoint: a file differs from the manifest, or says what no checkpoint of ours
@@ -79,7 +85,7 @@ def load(
     # Of a pipeline each rank has some layers only; together they must be all.
     by_rank = all_do(control, lambda: descriptions(state.tensors, state.pieces))
     live = {name: kind for own in by_rank for name, kind in own.items()}
-    manifest = read_back(path, control)
+    manifest = read_back(path, control) if fetched is None else fetched
     planned: list[tuple[Loaded, Callable[[], None]]] = []
 
     def plan() -> None:

@@ -5,13 +5,25 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longhaul.cli.common import PREPARED, RUNS, PreparedFolder, RunName, RunsFolder, reads_a_run
+from longhaul.cli.common import (
+    PREPARED,
+    RUNS,
+    Device,
+    PreparedFolder,
+    RunName,
+    RunsFolder,
+    reads_a_run,
+)
 from longhaul.cli.runs import AtStep
 from longhaul.core.errors import UsageError
+from longhaul.core.output import print_out
+
+if TYPE_CHECKING:
+    from longhaul.run.evaluate.watch import Asked
 
 
 @reads_a_run
@@ -41,6 +53,18 @@ def evaluate(
     shots: Annotated[
         int | None, typer.Option(min=0, help="examples before each question of a task")
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="judge each checkpoint once, as it appears, until the run is finished; RUN may be "
+            "the address of a run in a store",
+        ),
+    ] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="how often --watch looks")
+    ] = 30.0,
+    device: Device = None,
     step: AtStep = None,
     runs_dir: RunsFolder = RUNS,
     prepared_dir: PreparedFolder = PREPARED,
@@ -49,9 +73,19 @@ def evaluate(
     names = [name for name in (tasks or "").split(",") if name]
     if tasks is not None:
         _check_harness(names)
+    if watch:
+        from longhaul.run.evaluate.watch import Asked, texts_as_given
+
+        if step is not None:
+            raise UsageError("--watch and --step: one asks for all checkpoints", "give one of them")
+        texts = texts_as_given(text or [])
+        _watch(run, runs_dir, every, Asked(
+            texts, text_field, tuple(names), tasks_dir, limit, shots, prepared_dir, device
+        ))  # fmt: skip
+        return
     from longhaul.run.trained import open_trained
 
-    trained = open_trained(run, runs_dir, step)
+    trained = open_trained(run, runs_dir, step, device)
     if not text and tasks is None:
         print(trained.evaluated())
         return
@@ -67,6 +101,19 @@ def evaluate(
 
         for score in task_scores(trained, names, tasks_dir, limit, shots):
             print(f"  {score}")
+
+
+def _watch(run: str, runs_dir: Path, every_s: float, asked: Asked) -> None:
+    from time import sleep
+
+    from longhaul.core.clocks import RealClock
+    from longhaul.logbook.folder import open_run
+    from longhaul.run.evaluate.watch import Watch
+    from longhaul.store.remote_run import is_remote, look_at
+
+    remote = look_at(run, runs_dir, _say) if is_remote(run) else None
+    folder = open_run(run, runs_dir) if remote is None else remote.folder
+    Watch(folder, asked, RealClock(), print_out, remote).run(lambda: sleep(every_s))
 
 
 def _check_harness(names: list[str]) -> None:

@@ -26,6 +26,9 @@ class EventKind(StrEnum):
     """Written before the first forward pass of an evaluation; no data."""
     EVALUATION = "evaluation"
     """The held-out `loss` and `bits_per_byte`, in all and by source, and of how much."""
+    SCORED = "scored"
+    """`longhaul eval --watch` has judged a checkpoint, of this `manifest` (hash): what was `asked`,
+    the `loss` and `bits_per_byte` of the validation split, `texts`, `tasks`, `host`, `took_s`."""
     SAVE_STARTED = "save-started"
     """Written before the training state is copied for a checkpoint; no data."""
     CHECKPOINT = "checkpoint"
@@ -140,5 +143,6 @@ NODE_EVENTS = frozenset(
     kind for kind in EventKind if kind.startswith("node-") or kind == EventKind.ATTEMPT_BEGAN
 )
 """What a supervisor writes of nodes."""
-WRITTEN_BESIDE = NODE_EVENTS | {EventKind.SIDECAR}
-"""What a supervisor writes while others train: no sign of them, and no second booked."""
+WRITTEN_BESIDE = NODE_EVENTS | {EventKind.SIDECAR, EventKind.SCORED}
+"""What others than the trainer write while it trains, or is gone: no sign of it, no second booked.
+"""

@@ -7,7 +7,7 @@ from typing import Literal
 import duckdb
 
 from longhaul.core.clocks import Clock, goodput
-from longhaul.core.events import EventKind
+from longhaul.core.events import WRITTEN_BESIDE, EventKind
 from longhaul.core.records import Event, Record, StepRecord
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder
@@ -77,6 +77,7 @@ def summary_of(
     evaluated = evaluations(events)
     newest = evaluated[-1].data if evaluated else {}
     bits, spent = newest.get("bits_per_byte"), time_by_bucket(connection)
+    signs = [e for e in events if not (isinstance(e, Event) and e.kind in WRITTEN_BESIDE)]
     return RunSummary(
         name=folder.name,
         state=run_state(events, live=live_holder(folder, clock) is not None),
@@ -88,7 +89,7 @@ def summary_of(
         segments=len(read_segments(folder)),
         spent=spent,
         goodput=goodput(spent),
-        seen=max((record.time for record in [*events[-1:], *last]), default=None),
+        seen=max((record.time for record in [*signs[-1:], *last]), default=None),
     )
 
 

@@ -18,7 +18,7 @@ from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.ledger import Health, load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.segments import SegmentOpening, read_segments
-from longhaul.store.catalogue import Checkpoint, catalogue, health_of
+from longhaul.store.catalogue import Checkpoint, catalogue, health_of, usable_of
 from longhaul.store.remote_run import RemoteRun, is_remote, look_at
 
 if TYPE_CHECKING:
@@ -57,9 +57,17 @@ class Run:
     Every call reads the run's files as they are by then, so a live run can be watched.
     """
 
-    def __init__(self, folder: RunFolder, remote: RemoteRun | None = None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        remote: RemoteRun | None = None,
+        prepared: Path = Path("prepared"),
+        say: Callable[[str], None] = print,
+    ) -> None:
         self._folder = folder
         self._remote = remote
+        self._prepared = prepared
+        self._say = say
 
     @property
     def name(self) -> str:
@@ -170,17 +178,25 @@ class Run:
         """The model as of a checkpoint, the newest when `step` is absent, on this machine's device.
 
         `.model` is the torch module in evaluation mode, `.dataset.tokenizer` the tokenizer,
-        `.write(prompt)` yields text. UsageError if there is no such checkpoint, or it is damaged.
+        `.write(prompt)` yields text. Of a run in a store the model is fetched, without the
+        optimizer's state. UsageError if there is no such checkpoint, or it is damaged.
         """
         from longhaul.run.trained import open_trained
 
-        if self._remote is not None:
-            raise UsageError(
-                f"run {self.name} lies in {self._remote.address}: its models are not loaded from "
-                "there",
-                "`longhaul eval --watch` fetches and scores them",
-            )
-        return open_trained(str(self._folder.path), Path(), step)
+        if self._remote is None:
+            return open_trained(str(self._folder.path), Path(), step)
+        from longhaul.run.elsewhere import load_from_store, text_here
+
+        ledger, _ = load_ledger(self._folder)
+        # Of several at one step the last one made is of the line that the run is on.
+        there = {c.step: c for c in usable_of(self._catalogue(), ledger.checkpoint_health)}
+        if not there or (step is not None and step not in there):
+            known = ", ".join(map(str, there)) or "none"
+            which = "a checkpoint" if step is None else f"checkpoint step-{step}"
+            raise UsageError(f"{self._remote.address} does not have {which}", f"it has: {known}")
+        dataset = text_here(self._remote, self._prepared, self._say)
+        chosen = there[max(there) if step is None else step]
+        return load_from_store(self._remote, chosen, dataset, self._say).trained
 
     def _catalogue(self) -> list[Checkpoint]:
         if self._remote is not None:
@@ -201,6 +217,7 @@ class Run:
 def open(  # noqa: A001 (read as `longhaul.open`)
     run: str | Path,
     runs_dir: str | Path = "runs",
+    prepared_dir: str | Path = "prepared",
     say: Callable[[str], None] = print,
 ) -> Run:
     """Open a run for reading.
@@ -209,6 +226,8 @@ def open(  # noqa: A001 (read as `longhaul.open`)
         run: its name in `runs_dir`, its folder, or its address in a store: what
             `checkpoint.remote` says, with the run's name behind it.
         runs_dir: the folder that holds the runs; the log of one in a store is copied below it.
+        prepared_dir: folder of prepared text, in which that of a run in a store is looked for, or
+            prepared, before its model is loaded: the tokenizer lies there.
         say: told what a store does wrong, and what could not be fetched.
 
     Raises:
@@ -218,5 +237,5 @@ def open(  # noqa: A001 (read as `longhaul.open`)
     runs = Path(runs_dir)
     if is_remote(run):
         remote = look_at(str(run), runs, say)
-        return Run(remote.folder, remote)
+        return Run(remote.folder, remote, Path(prepared_dir), say)
     return Run(open_run(run, runs))

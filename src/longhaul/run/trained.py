@@ -25,7 +25,7 @@ from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build, to_number_format
 from longhaul.parallel.device import own_device, settle_torch
 from longhaul.store.catalogue import Checkpoint, usable
-from longhaul.store.manifest import RefusedCheckpoint
+from longhaul.store.manifest import Manifest, RefusedCheckpoint
 from longhaul.train.evaluation import Evaluation, evaluate
 from longhaul.train.sampling import prompt_tokens, sample_tokens
 from longhaul.train.state import ModelState
@@ -108,7 +108,7 @@ def pieces_of(drawn: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
         yield rest
 
 
-def open_trained(run: str, runs: Path, step: int | None) -> Trained:
+def open_trained(run: str, runs: Path, step: int | None, device: str | None = None) -> Trained:
     """Load a checkpoint's model; UsageError if there is none, RefusedCheckpoint if damaged."""
     folder = open_run(run, runs)
     ledger, _ = load_ledger(folder)
@@ -119,23 +119,44 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
         which = f"checkpoint step-{step}" if step is not None else "a checkpoint"
         raise UsageError(f"run {folder.name} does not have {which}", f"it has: {known}")
     chosen = there[max(there) if step is None else step]
-    recipe = with_overrides(read_run_spec(folder).settings(), ledger.overrides_at(chosen.step))
-    dataset = text_of(folder)
-    device = own_device(recipe.machine.device)
-    settle_torch(recipe)
-    _refuse_another_size(folder, recipe, dataset, chosen)
-    refuse_without_compiler(recipe, device, trains=False)
     try:
-        end_of_text = dataset.tokenizer.end_of_text
-        model = build(recipe.model, dataset.vocab_size, recipe.seed, device, end_of_text)
-        to_number_format(model, recipe.precision)
-        load_part(chosen.path, "model", ModelState(model))
+        return load_trained(folder, chosen, chosen.path, text_of(folder), device=device)
     except (RefusedCheckpoint, StateMismatch) as refusal:
         others = ", ".join(str(known) for known in there if known != chosen.step)
         way = f"name another with --step: {others}" if others else "it is the only one"
         raise UsageError(refusal.message, way) from None
+
+
+def load_trained(
+    folder: RunFolder,
+    chosen: Checkpoint,
+    path: Path,
+    dataset: Dataset,
+    fetched: Manifest | None = None,
+    device: str | None = None,
+) -> Trained:
+    """Load a checkpoint of the run in `folder`, whose files lie at `path`; of one that was fetched
+    in part, `fetched` is the manifest. `device` is taken instead of the run's.
+
+    Raises:
+        RefusedCheckpoint: it is damaged.
+        StateMismatch: it is that of another model.
+        UsageError: the run's files do not fit it.
+    """
+    ledger, _ = load_ledger(folder)
+    recipe = with_overrides(read_run_spec(folder).settings(), ledger.overrides_at(chosen.step))
+    if device is not None:
+        recipe = with_overrides(recipe, {"machine.device": device}, {"machine.device": "--device"})
+    found = own_device(recipe.machine.device)
+    settle_torch(recipe)
+    _refuse_another_size(folder, recipe, dataset, chosen)
+    refuse_without_compiler(recipe, found, trains=False)
+    end_of_text = dataset.tokenizer.end_of_text
+    model = build(recipe.model, dataset.vocab_size, recipe.seed, found, end_of_text)
+    to_number_format(model, recipe.precision)
+    load_part(path, "model", ModelState(model), fetched)
     model.eval()
-    return Trained(model, dataset, recipe, device, chosen.step)
+    return Trained(model, dataset, recipe, found, chosen.step)
 
 
 def _refuse_another_size(

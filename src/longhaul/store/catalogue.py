@@ -137,7 +137,13 @@ def catalogue(folder: Path) -> list[Checkpoint]:
 
 def usable(folder: Path, recorded: Mapping[int, CheckpointHealth]) -> list[Checkpoint]:
     """The checkpoints in `folder` that are neither damaged nor poisoned, lowest step first."""
-    there = catalogue(folder)
+    return usable_of(catalogue(folder), recorded)
+
+
+def usable_of(
+    there: Sequence[Checkpoint], recorded: Mapping[int, CheckpointHealth]
+) -> list[Checkpoint]:
+    """Those of some checkpoints that are neither damaged nor poisoned, in their order."""
     return [c for c in there if not c.damage and health_of(c, recorded) != "poisoned"]
 
 

@@ -79,7 +79,7 @@ class RemoteTier:
 
     def fetch(self, checkpoint: Checkpoint, into: Path, say: Say) -> Manifest:
         """Bring a listed checkpoint here, its manifest last; OSError if the local disk refuses."""
-        manifest, content = self._manifest(checkpoint)
+        manifest, content = self.manifest_of(checkpoint)
         into.mkdir(parents=True, exist_ok=True)
         with self.files.throttle:
             for file in manifest.files:
@@ -90,7 +90,7 @@ class RemoteTier:
     def draw_of(self, checkpoint: Checkpoint) -> int | None:
         """Where a listed checkpoint goes on in the data; None if facts are absent or damaged."""
         with suppress(RefusedCheckpoint, ValueError, KeyError, TypeError):
-            manifest, _ = self._manifest(checkpoint)
+            manifest, _ = self.manifest_of(checkpoint)
             listed = {file.name: file.sha256 for file in manifest.files}
             content = self.files.read_small(f"{checkpoint.path}/{FACTS_NAME}") or b""
             if hashlib.sha256(content).hexdigest() == listed.get(FACTS_NAME):
@@ -112,7 +112,8 @@ class RemoteTier:
             if given_up and self._entry(place) is None:
                 self._remove(place)
 
-    def _manifest(self, checkpoint: Checkpoint) -> tuple[Manifest, bytes]:
+    def manifest_of(self, checkpoint: Checkpoint) -> tuple[Manifest, bytes]:
+        """The manifest of a listed checkpoint, and its bytes."""
         content = self.files.read_small(f"{checkpoint.path}/{MANIFEST_NAME}") or b""
         if hashlib.sha256(content).hexdigest() != checkpoint.manifest_sha256:
             raise StoreError(f"{self.name}/{checkpoint.path}: its manifest has changed")

@@ -14,11 +14,13 @@ from longhaul.core.addresses import sealed, without_secrets
 from longhaul.core.errors import UsageError
 from longhaul.core.files import sha256_of
 from longhaul.core.output import Say
+from longhaul.core.records import Event, to_line
 from longhaul.logbook.folder import RunFolder
 from longhaul.store.catalogue import Checkpoint
 from longhaul.store.fetching import bring_run_log, find_run_log
 from longhaul.store.remote import RemoteTier
 from longhaul.store.remote_log import FOLDER
+from longhaul.store.scores import bring_scores, score_path
 from longhaul.store.store_files import StoreFiles
 
 _ELSEWHERE = ".elsewhere"
@@ -61,6 +63,12 @@ class RemoteRun:
                     path.unlink()
             for lacking in bring_run_log([found], self.folder.path, self._say):
                 self._say(f"WARNING: of the run log could not be had: {lacking}")
+
+        bring_scores(self.files, self.folder)
+
+    def send_score(self, event: Event) -> None:
+        """Leave a checkpoint's result where others find it; StoreError as `refresh`."""
+        self.files.send_bytes(f"{to_line(event)}\n".encode(), score_path(event))
 
     def checkpoints(self) -> list[Checkpoint]:
         """The committed checkpoints there, lowest step first; StoreError as `refresh`."""

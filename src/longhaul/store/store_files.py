@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -148,9 +148,25 @@ class StoreFiles:
 
     def fetch(self, path: str, target: Path, file: FileEntry, say: Say) -> None:
         """Bring a file here, going on where it was cut off; OSError if the local medium refuses."""
+        self._again(lambda: self._read(path, target, file), say)
+
+    def fetch_ranges(
+        self, path: str, target: Path, size: Bytes, ranges: Sequence[tuple[Bytes, Bytes]], say: Say
+    ) -> None:
+        """Bring parts of a file here, begin to end each, into a file of its whole `size` that has
+        holes elsewhere; OSError if the local medium refuses. No hash can be compared.
+        """
+        self._again(lambda: self._read_ranges(path, target, size, ranges), say)
+
+    def read_range(self, path: str, begin: Bytes, end: Bytes) -> bytes:
+        """Some bytes of a file."""
+        with self._explained(path):
+            return b"".join(self._pieces_of(path, begin, end, self._deadline(end - begin, path)))
+
+    def _again(self, call: Callable[[], None], say: Say) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                self._read(path, target, file)
+                call()
                 return
             except StoreError as error:
                 if attempt == _ATTEMPTS:
@@ -201,6 +217,22 @@ class StoreFiles:
         if digest.hexdigest() != file.sha256:
             target.unlink()  # going on from a wrong beginning would never end well
             raise StoreError(f"{self.name}/{path}: its bytes differ from its manifest")
+
+    def _read_ranges(
+        self, path: str, target: Path, size: Bytes, ranges: Sequence[tuple[Bytes, Bytes]]
+    ) -> None:
+        deadline = self._deadline(sum(end - begin for begin, end in ranges), path)
+        with naming(target), target.open("wb") as local:
+            local.truncate(size)
+            for begin, end in ranges:
+                local.seek(begin)
+                pieces = self._pieces_of(path, begin, end, deadline)
+                while True:
+                    with self._explained(path):
+                        piece = next(pieces, None)
+                    if piece is None:
+                        break
+                    local.write(piece)
 
     def _pieces_of(
         self, path: str, begin: Bytes, end: Bytes, deadline: Deadline
