@@ -89,7 +89,7 @@ def sent(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Path:
     place = tmp_path_factory.mktemp("sent")
     options = (
         FEW_HELD_OUT, "train.steps=4", "optim.schedule.warmup_steps=1", "batch.stages=[]",
-        "checkpoint.interval_steps=2", "sample.tokens=4", "model.width=16", "model.layers=1",
+        "checkpoint.interval_steps=2", "sample.tokens=4", "model.width=16", "model.layers=3",
         "machine.threads=1", f'checkpoint.remote=["{place / "store"}"]',
     )  # fmt: skip
     typed = Start("drill", options, runs=place / "runs", prepared=prepared)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
+from torch import Tensor
 
 from longhaul.checkpoint.capture import (
     Stateful,
@@ -18,7 +19,7 @@ from longhaul.checkpoint.capture import (
     descriptions,
     hand_back,
 )
-from longhaul.checkpoint.layout import METADATA_NAME, from_json, plan_load
+from longhaul.checkpoint.layout import METADATA_NAME, StoredTensor, from_json, plan_load
 from longhaul.checkpoint.write import FACTS_VERSION, read_back
 from longhaul.parallel.control import Control, all_do
 from longhaul.store.manifest import (
@@ -89,25 +90,49 @@ def load(
     planned: list[tuple[Loaded, Callable[[], None]]] = []
 
     def plan() -> None:
-        loaded = read_facts(path)
-        if loaded.step != manifest.step:
-            raise RefusedCheckpoint(
-                f"{path}: the manifest is that of step {manifest.step}, the state of {loaded.step}"
-            )
-        sizes = {file.name: file.size_bytes for file in manifest.files}
-        stored = from_json(read_json(path / METADATA_NAME), sizes)
-        saved = {
-            name: describe(tensor.dtype, tensor.size)
-            for name, tensor in stored.items()
-            if name.startswith(prefix)
-        }
-        check_same(saved, live)
+        loaded, stored = _checked(path, manifest, prefix, live)
         planned.append((loaded, plan_load(path, stored, state.tensors, state.pieces)))
 
     all_do(control, plan)
     loaded, fill = planned[0]
     fill()
     return loaded
+
+
+def tensors_reader(
+    path: Path, part: str, live: Mapping[str, Tensor], fetched: Manifest | None = None
+) -> Callable[[Mapping[str, Tensor]], None]:
+    """What fills some tensors of a part, by their names in it, as often as it is called: for a part
+    that is too large to be loaded at once, and whose tensors `live` may be on `meta`. Everything is
+    checked here; errors as `load`, and `RefusedCheckpoint` if files change meanwhile.
+    """
+    manifest = read_back(path, None) if fetched is None else fetched
+    named = {f"{part}.{name}": tensor for name, tensor in live.items()}
+    _, stored = _checked(path, manifest, f"{part}.", descriptions(named))
+
+    def fill(some: Mapping[str, Tensor]) -> None:
+        plan_load(path, stored, {f"{part}.{name}": tensor for name, tensor in some.items()})()
+
+    return fill
+
+
+def _checked(
+    path: Path, manifest: Manifest, prefix: str, live: Mapping[str, str]
+) -> tuple[Loaded, dict[str, StoredTensor]]:
+    loaded = read_facts(path)
+    if loaded.step != manifest.step:
+        raise RefusedCheckpoint(
+            f"{path}: the manifest is that of step {manifest.step}, the state of {loaded.step}"
+        )
+    sizes = {file.name: file.size_bytes for file in manifest.files}
+    stored = from_json(read_json(path / METADATA_NAME), sizes)
+    saved = {
+        name: describe(tensor.dtype, tensor.size)
+        for name, tensor in stored.items()
+        if name.startswith(prefix)
+    }
+    check_same(saved, live)
+    return loaded, stored
 
 
 def read_facts(path: Path) -> Loaded:

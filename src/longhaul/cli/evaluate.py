@@ -65,6 +65,14 @@ def evaluate(
         float, typer.Option(min=0.1, metavar="SECONDS", help="how often --watch looks")
     ] = 30.0,
     device: Device = None,
+    by_layer: Annotated[
+        bool | None,
+        typer.Option(
+            "--by-layer/--whole",
+            help="read each layer's weights when it computes, or load all",
+            show_default="by layer where the model does not fit the device",
+        ),
+    ] = None,
     step: AtStep = None,
     runs_dir: RunsFolder = RUNS,
     prepared_dir: PreparedFolder = PREPARED,
@@ -80,12 +88,13 @@ def evaluate(
             raise UsageError("--watch and --step: one asks for all checkpoints", "give one of them")
         texts = texts_as_given(text or [])
         _watch(run, runs_dir, every, Asked(
-            texts, text_field, tuple(names), tasks_dir, limit, shots, prepared_dir, device
+            texts, text_field, tuple(names), tasks_dir, limit, shots, prepared_dir, device,
+            by_layer,
         ))  # fmt: skip
         return
     from longhaul.run.trained import open_trained
 
-    trained = open_trained(run, runs_dir, step, device)
+    trained = open_trained(run, runs_dir, step, device, by_layer)
     if not text and tasks is None:
         print(trained.evaluated())
         return

@@ -1,7 +1,8 @@
 """The model of a run that lies in a store, loaded on a machine that has nothing of the run."""
 
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,10 +65,17 @@ def text_here(remote: RemoteRun, prepared: Path, say: Say) -> Dataset:
     return made
 
 
-def load_from_store(
-    remote: RemoteRun, checkpoint: Checkpoint, dataset: Dataset, say: Say, device: str | None = None
-) -> Fetched:
-    """Fetch and load the model of a checkpoint that the store lists, and nothing else of it.
+@contextmanager
+def fetched_model(
+    remote: RemoteRun,
+    checkpoint: Checkpoint,
+    dataset: Dataset,
+    say: Say,
+    device: str | None = None,
+    by_layer: bool | None = None,
+) -> Iterator[Fetched]:
+    """Fetch and load the model of a checkpoint that the store lists, and nothing else of it. Its
+    files are there for the body; `device` and `by_layer` as of `load_trained`.
 
     Raises:
         StoreError: the store does not answer, or gives other bytes.
@@ -77,8 +85,10 @@ def load_from_store(
     shutil.rmtree(scratch, ignore_errors=True)
     try:
         manifest, size_bytes = bring_part(checkpoint, remote.tier, scratch, "model.", say)
-        trained = load_trained(remote.folder, checkpoint, scratch, dataset, manifest, device)
-        return Fetched(trained, read_facts(scratch).attempt, size_bytes)
+        trained = load_trained(
+            remote.folder, checkpoint, scratch, dataset, manifest, device, by_layer
+        )
+        yield Fetched(trained, read_facts(scratch).attempt, size_bytes)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         with suppress(OSError):

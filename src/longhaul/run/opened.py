@@ -185,7 +185,7 @@ class Run:
 
         if self._remote is None:
             return open_trained(str(self._folder.path), Path(), step)
-        from longhaul.run.elsewhere import load_from_store, text_here
+        from longhaul.run.elsewhere import fetched_model, text_here
 
         ledger, _ = load_ledger(self._folder)
         # Of several at one step the last one made is of the line that the run is on.
@@ -196,7 +196,8 @@ class Run:
             raise UsageError(f"{self._remote.address} does not have {which}", f"it has: {known}")
         dataset = text_here(self._remote, self._prepared, self._say)
         chosen = there[max(there) if step is None else step]
-        return load_from_store(self._remote, chosen, dataset, self._say).trained
+        with fetched_model(self._remote, chosen, dataset, self._say, by_layer=False) as found:
+            return found.trained
 
     def _catalogue(self) -> list[Checkpoint]:
         if self._remote is not None:

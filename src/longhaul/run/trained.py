@@ -8,9 +8,9 @@ import psutil
 import torch
 
 from longhaul.checkpoint.capture import StateMismatch
-from longhaul.checkpoint.loader import load_part
+from longhaul.checkpoint.loader import load_part, tensors_reader
 from longhaul.config.load import with_overrides
-from longhaul.config.recipe import Recipe
+from longhaul.config.recipe import MOST_TOKENS_EVALUATED, Recipe
 from longhaul.config.size import model_size
 from longhaul.core.errors import UsageError
 from longhaul.core.units import loss_in_words, short_bytes
@@ -22,8 +22,9 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.gpt import GPT
-from longhaul.model.initialise import build, to_number_format
+from longhaul.model.initialise import allocate, fill_buffers, to_number_format
 from longhaul.parallel.device import own_device, settle_torch
+from longhaul.run.by_layer import is_too_large, read_by_layer
 from longhaul.store.catalogue import Checkpoint, usable
 from longhaul.store.manifest import Manifest, RefusedCheckpoint
 from longhaul.train.evaluation import Evaluation, evaluate
@@ -45,6 +46,8 @@ class Trained:
     recipe: Recipe
     device: torch.device
     step: int
+    by_layer: bool = False
+    """Its weights are read from their files in each pass."""
 
     def write(
         self,
@@ -73,6 +76,8 @@ class Trained:
     def evaluate(self) -> Evaluation:
         """Losses on the whole validation split."""
         recipe, at_once = self.recipe, self.recipe.evaluated_at_once(self.step)
+        if self.by_layer:  # each pass reads all weights, and halves this where memory runs out
+            at_once = max(1, MOST_TOKENS_EVALUATED // recipe.model.context)
         what = self.model, self.dataset, self.device
         return evaluate(*what, recipe.precision, recipe.model.context, at_once, None)
 
@@ -108,7 +113,13 @@ def pieces_of(drawn: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
         yield rest
 
 
-def open_trained(run: str, runs: Path, step: int | None, device: str | None = None) -> Trained:
+def open_trained(
+    run: str,
+    runs: Path,
+    step: int | None,
+    device: str | None = None,
+    by_layer: bool | None = None,
+) -> Trained:
     """Load a checkpoint's model; UsageError if there is none, RefusedCheckpoint if damaged."""
     folder = open_run(run, runs)
     ledger, _ = load_ledger(folder)
@@ -120,7 +131,7 @@ def open_trained(run: str, runs: Path, step: int | None, device: str | None = No
         raise UsageError(f"run {folder.name} does not have {which}", f"it has: {known}")
     chosen = there[max(there) if step is None else step]
     try:
-        return load_trained(folder, chosen, chosen.path, text_of(folder), device=device)
+        return load_trained(folder, chosen, chosen.path, text_of(folder), None, device, by_layer)
     except (RefusedCheckpoint, StateMismatch) as refusal:
         others = ", ".join(str(known) for known in there if known != chosen.step)
         way = f"name another with --step: {others}" if others else "it is the only one"
@@ -134,9 +145,13 @@ def load_trained(
     dataset: Dataset,
     fetched: Manifest | None = None,
     device: str | None = None,
+    by_layer: bool | None = None,
 ) -> Trained:
     """Load a checkpoint of the run in `folder`, whose files lie at `path`; of one that was fetched
     in part, `fetched` is the manifest. `device` is taken instead of the run's.
+
+    `by_layer`: weights stay in the files, which must stay too, and each block's are read when it
+    computes (`run/by_layer.py`); None does so where they do not fit the device.
 
     Raises:
         RefusedCheckpoint: it is damaged.
@@ -152,8 +167,15 @@ def load_trained(
     _refuse_another_size(folder, recipe, dataset, chosen)
     refuse_without_compiler(recipe, found, trains=False)
     end_of_text = dataset.tokenizer.end_of_text
-    model = build(recipe.model, dataset.vocab_size, recipe.seed, found, end_of_text)
+    model = allocate(recipe.model, dataset.vocab_size, "meta", end_of_text)
     to_number_format(model, recipe.precision)
+    if by_layer or (by_layer is None and is_too_large(model, found)):
+        fill = tensors_reader(path, "model", ModelState(model).tensors(), fetched)
+        read_by_layer(model, found, fill)
+        model.eval()
+        return Trained(model, dataset, recipe, found, chosen.step, by_layer=True)
+    model.to_empty(device=found)
+    fill_buffers(model)
     load_part(path, "model", ModelState(model), fetched)
     model.eval()
     return Trained(model, dataset, recipe, found, chosen.step)

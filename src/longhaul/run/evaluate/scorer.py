@@ -18,6 +18,7 @@ from longhaul.train.sampling import pick_token
 
 LOGITS_AT_ONCE = 1 << 25
 """Of a batch, 128 MiB in float32; one sequence is computed even if it has more."""
+_BY_LAYER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,9 @@ class Scorer:
 
     def __init__(self, trained: Trained) -> None:
         self._trained = trained
-        self._rows = max(1, LOGITS_AT_ONCE // trained.model.vocab_size)
+        # Where each pass reads all weights, few passes are worth a gigabyte.
+        most = LOGITS_AT_ONCE * (_BY_LAYER if trained.by_layer else 1)
+        self._rows = max(1, most // trained.model.vocab_size)
 
     def score(self, windows: Sequence[Window]) -> list[Score]:
         """The score of each window, in their order; those of about one length share a batch."""

@@ -7,7 +7,8 @@ run is touched, and no lease is taken. Those of a run in a store are sent there 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.summary import run_state
-from longhaul.run.elsewhere import Fetched, load_from_store, text_here
+from longhaul.run.elsewhere import Fetched, fetched_model, text_here
 from longhaul.run.evaluate.text import text_losses
 from longhaul.run.trained import Trained, load_trained
 from longhaul.store.catalogue import Checkpoint, catalogue, usable_of
@@ -47,6 +48,7 @@ class Asked:
     shots: int | None = None
     prepared: Path = Path("prepared")
     device: str | None = None
+    by_layer: bool | None = None
 
     @property
     def words(self) -> list[str]:
@@ -109,8 +111,8 @@ class Watch:
     def _judge(self, checkpoint: Checkpoint) -> None:
         began = self.clock.monotonic()
         try:
-            found = self._loaded(checkpoint)
-            data = self._measured(found.trained)
+            with self._loaded(checkpoint) as found:
+                data = self._measured(found.trained)
         except (RefusedCheckpoint, StateMismatch, FileNotFoundError) as error:
             # Retention may have removed it while it was read.
             self._given_up.add(checkpoint.manifest_sha256)
@@ -121,16 +123,21 @@ class Watch:
         size = f" ({short_bytes(found.size_bytes)} fetched)" if found.size_bytes else ""
         self.say(f"step {checkpoint.step}{size}: {data['text']}")
 
-    def _loaded(self, checkpoint: Checkpoint) -> Fetched:
+    @contextmanager
+    def _loaded(self, checkpoint: Checkpoint) -> Iterator[Fetched]:
+        device, by_layer = self.asked.device, self.asked.by_layer
         if self.remote is None:
-            dataset = self._dataset = self._dataset or text_of(self.folder)
-            device = self.asked.device
             path = checkpoint.path
-            trained = load_trained(self.folder, checkpoint, path, dataset, device=device)
-            return Fetched(trained, read_facts(path).attempt, 0)
+            dataset = self._dataset = self._dataset or text_of(self.folder)
+            trained = load_trained(self.folder, checkpoint, path, dataset, None, device, by_layer)
+            yield Fetched(trained, read_facts(path).attempt, 0)
+            return
         if self._dataset is None:
             self._dataset = text_here(self.remote, self.asked.prepared, self.say)
-        return load_from_store(self.remote, checkpoint, self._dataset, self.say, self.asked.device)
+        with fetched_model(
+            self.remote, checkpoint, self._dataset, self.say, device, by_layer
+        ) as found:
+            yield found
 
     def _measured(self, trained: Trained) -> dict[str, Any]:
         asked = self.asked
