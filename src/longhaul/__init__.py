@@ -4,9 +4,6 @@
 this module at every start. Their types stand in `__init__.pyi`.
 """
 
-import importlib
-from typing import Any
-
 __version__ = "0.1.0"
 
 _NAMES = {
@@ -21,7 +18,13 @@ _NAMES = {
 __all__ = ["__version__", "train", *_NAMES]
 
 
-def __getattr__(name: str) -> Any:
+def __dir__():
+    return [*globals(), *__all__]
+
+
+def __getattr__(name):
+    import importlib
+
     # A text, so that no layer that reads the version seems to import all the others.
     if name == "train":  # also the package of the trainer, which is called like a function
         return importlib.import_module("longhaul.train")

@@ -91,7 +91,8 @@ def test_a_run_in_a_store_is_opened_by_its_address(
 
 def test_a_journal_in_a_store_that_has_grown_is_fetched_again(sent: Path, tmp_path) -> None:
     address = str(sent.parent / "store" / "drill")
-    remote = look_at(address, tmp_path, print)
+    said: list[str] = []
+    remote = look_at(address, tmp_path, said.append)
     journal = next(remote.folder.journal.glob("*.pilot.jsonl"))
     whole = journal.read_bytes()
     journal.write_bytes(whole[: len(whole) // 2])
@@ -101,6 +102,7 @@ def test_a_journal_in_a_store_that_has_grown_is_fetched_again(sent: Path, tmp_pa
     assert (remote.folder.path / "asked.json").read_bytes() == (
         sent / "drill" / "asked.json"
     ).read_bytes()
+    assert said == []  # as after a fetch that had to be made again
 
 
 def test_mistakes_have_a_way_out(run: longhaul.Run, sent: Path, tmp_path: Path) -> None:

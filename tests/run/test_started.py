@@ -130,4 +130,5 @@ def test_the_function_is_the_package_of_the_trainer_too() -> None:
     assert longhaul.train.orders.WriteSample
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = longhaul.trian
-    assert set(longhaul.__all__) <= set(dir(longhaul)) | set(longhaul._NAMES) | {"train"}
+    assert all(hasattr(longhaul, name) for name in longhaul.__all__)
+    assert set(longhaul.__all__) <= set(dir(longhaul))
