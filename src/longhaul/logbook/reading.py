@@ -46,7 +46,7 @@ class JournalFile:
     rotation: int
     """1 for the first file of an attempt, author and kind."""
     author: str
-    """Who writes it: `pilot` or `supervisor`."""
+    """Who writes it: `pilot`, `supervisor` or `evaluator`."""
     events: bool
     """Events and decisions, not steps."""
 
