@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -133,6 +134,8 @@ def _check_harness(names: list[str]) -> None:
             "--tasks needs lm-evaluation-harness, which is not installed",
             "pip install 'longhaul[eval]'",
         )
+    if not sys.stderr.isatty():  # tqdm reads it as it is imported
+        os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 def _say(text: str) -> None:

@@ -6,13 +6,13 @@ Imported only where the harness is: its own import takes seconds.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_eval import simple_evaluate
+from lm_eval import evaluator
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
@@ -126,13 +126,13 @@ def task_scores(
         UsageError: there is no such task, or its files are wrong.
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    os.environ.setdefault("TQDM_DISABLE", "1")
     manager = _manager(tasks, folder)
     try:
-        found = simple_evaluate(
-            model=HarnessModel(trained), tasks=list(tasks), task_manager=manager, limit=limit,
-            num_fewshot=shots, log_samples=False, bootstrap_iters=_BOOTSTRAPS,
-        )  # fmt: skip
+        with _not_looking_around():
+            found = evaluator.simple_evaluate(
+                model=HarnessModel(trained), tasks=list(tasks), task_manager=manager, limit=limit,
+                num_fewshot=shots, log_samples=False, bootstrap_iters=_BOOTSTRAPS,
+            )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         said = f"{type(error).__name__}: {str(error)[:300].partition(chr(10))[0]}"
         raise UsageError(
@@ -140,6 +140,22 @@ def task_scores(
             "mend their files, or give the machine a network to fetch their data from",
         ) from error
     return list(_scores(found["results"]))
+
+
+@contextmanager
+def _not_looking_around() -> Iterator[None]:
+    """Keep the harness from running git and other programs to describe the machine: a run's
+    logbook does that, and git complains where there is no repository.
+    """
+    names = [name for name in ("add_env_info", "get_git_commit_hash") if hasattr(evaluator, name)]
+    kept = {name: getattr(evaluator, name) for name in names}
+    try:
+        for name in names:
+            setattr(evaluator, name, lambda *_: None)
+        yield
+    finally:
+        for name, function in kept.items():
+            setattr(evaluator, name, function)
 
 
 def _manager(tasks: Sequence[str], folder: Path | None) -> TaskManager:
