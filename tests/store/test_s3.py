@@ -196,3 +196,16 @@ def test_a_server_that_is_gone_and_comes_back(tmp_path, fill, monkeypatch) -> No
     finally:
         server.end()
         s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_a_part_of_a_checkpoint_is_read_where_it_lies(bucket, tmp_path, fill) -> None:
+    content = bytes(range(256)) * (1 << 16)
+    tier().send(fill(tmp_path / "step-7", 7, content=b"x" * 99, a=content), lambda: True)
+    files, place = tier().files, f"{tier().checkpoints()[0].path}/a.bin"
+    assert files.read_range(place, 300, 900) == content[300:900]
+    ranges = [(0, 10), (5_000_000, 9_000_001)]
+    files.fetch_ranges(place, tmp_path / "here", len(content), ranges, print)
+    here = (tmp_path / "here").read_bytes()
+    assert len(here) == len(content)
+    assert [here[begin:end] for begin, end in ranges] == [content[b:e] for b, e in ranges]
+    assert not any(here[10:5_000_000])
