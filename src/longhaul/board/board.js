@@ -65,6 +65,8 @@
     const troubled = live.filter((row) => row.trouble?.is_recent);
     const down = rows.filter((row) => ["dead", "unreadable"].includes(row.state));
     const parts = [live.length ? `${live.length} ${live.length === 1 ? "run trains" : "runs train"}` : "nothing trains"];
+    const elsewhere = rows.filter((row) => row.state === "elsewhere");
+    if (elsewhere.length && !live.length) parts[0] = `${elsewhere.length} ${elsewhere.length === 1 ? "run trains" : "runs train"} elsewhere, or did`;
     if (down.length) parts.push(`${down.map((row) => row.name).join(", ")}: ${down.length === 1 ? "has" : "have"} fallen silent`);
     if (troubled.length) parts.push(`trouble within the hour: ${troubled.map((row) => row.name).join(", ")}`);
     if (live.length && parts.length === 1) parts.push("all quiet");

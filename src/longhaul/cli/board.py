@@ -12,9 +12,11 @@ from longhaul.cli.common import RUNS, reads_a_run
 
 @reads_a_run
 def board(
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[DIR …]", help="folders that hold runs", show_default="runs"),
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DIR …]", help="folders that hold runs, or stores", show_default="runs"
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="address to listen at")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free")] = 8088,
@@ -30,6 +32,6 @@ def board(
     from longhaul.run.board.serve import serve_board
 
     serve_board(
-        folders or [RUNS], host, port, references=reference or [], read_only=read_only,
+        places or [str(RUNS)], host, port, references=reference or [], read_only=read_only,
         say=typer.echo,
     )  # fmt: skip

@@ -23,7 +23,8 @@ from longhaul.store.remote_log import FOLDER
 from longhaul.store.scores import bring_scores, score_path
 from longhaul.store.store_files import StoreFiles
 
-_ELSEWHERE = ".elsewhere"
+COPIES = ".elsewhere"
+"""Folder below a folder of runs that holds copies of logs."""
 
 
 def is_remote(run: str | Path) -> bool:
@@ -90,6 +91,6 @@ def look_at(address: str, runs: Path, say: Say) -> RemoteRun:
         plain = str(Path(plain).resolve())
     digest = hashlib.sha256(plain.encode()).hexdigest()[:12]
     name = without_secrets(plain).rpartition("/")[2] or "run"
-    remote = RemoteRun(plain, RunFolder(runs / _ELSEWHERE / digest / name), say)
+    remote = RemoteRun(plain, RunFolder(runs / COPIES / digest / name), say)
     remote.refresh()
     return remote

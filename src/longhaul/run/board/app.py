@@ -168,6 +168,8 @@ class _Board:
         if scheme.lower() != "bearer" or not known:
             raise HTTPException(401, "the token that the server printed when it started is missing")
         folder = self._folder(request)
+        if self._shelf.is_copy(folder):
+            raise HTTPException(422, "this run trains elsewhere; ask it where it does")
         asked = _arguments(await _body(request))
         return JSONResponse({"answer": await run_sync(_ask, folder, asked)})
 

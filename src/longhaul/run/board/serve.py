@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import uvicorn
 
@@ -14,12 +15,14 @@ from longhaul.core.errors import UsageError
 from longhaul.run.board.app import application
 from longhaul.run.board.reference import read_reference
 from longhaul.run.board.shelf import Shelf
+from longhaul.run.board.stores import Stores
+from longhaul.store.remote_run import COPIES
 
 _LOCAL = ["127.0.0.1", "localhost", "[::1]"]
 
 
 def serve_board(
-    folders: Sequence[Path],
+    places: Sequence[str],
     host: str,
     port: int,
     *,
@@ -27,10 +30,12 @@ def serve_board(
     read_only: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Serve the runs in or below `folders` at `host` and `port` (0: any that is free), until
-    interrupted. UsageError where a folder does not exist, a reference is none, or the port cannot
-    be had.
+    """Serve the runs in or below `places`, folders and addresses of stores, until interrupted.
+
+    `port` 0 is any that is free. UsageError where a folder does not exist, a reference is none, or
+    the port cannot be had.
     """
+    folders = [Path(place) for place in places if "://" not in place]
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"{folder}: not a folder", "name folders that hold runs")
@@ -44,14 +49,19 @@ def serve_board(
     is_local = _is_local(host)
     if not is_local:
         say(f"  {host}: whoever reaches this machine reads the runs, unencrypted")
-    shelf = Shelf(list(folders), RealClock())
-    app = application(shelf, token, _LOCAL if is_local else ["*"], curves)
-    settings = uvicorn.Config(
-        app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=1
-    )
-    # So that who looks first need not wait for what lies on the disk.
-    threading.Thread(target=shelf.glances, daemon=True).start()
-    uvicorn.Server(settings).run(sockets=[listening])
+    with TemporaryDirectory(prefix="longhaul-board-") as name:
+        stores = Stores([place for place in places if "://" in place], Path(name), say)
+        stores.keep_looking()
+        copies = Path(name) / COPIES
+        shelf = Shelf([*folders, copies], RealClock(), copies)
+        app = application(shelf, token, _LOCAL if is_local else ["*"], curves)
+        # So that who looks first need not wait for what lies on the disk.
+        threading.Thread(target=shelf.glances, daemon=True).start()
+        settings = uvicorn.Config(
+            app, log_level="error", access_log=False, server_header=False,
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        uvicorn.Server(settings).run(sockets=[listening])
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -39,10 +39,15 @@ def in_words(error: Exception) -> str:
 
 
 class Shelf:
-    """Every run in or below some folders; threads may share it."""
+    """Every run in or below some folders; threads may share it.
 
-    def __init__(self, folders: Sequence[Path], clock: Clock) -> None:
+    Those below `copies` train elsewhere: whether one lives is not known here, and nobody can ask
+    it for anything.
+    """
+
+    def __init__(self, folders: Sequence[Path], clock: Clock, copies: Path | None = None) -> None:
         self.clock = clock
+        self._copies = copies
         self._folders = folders
         self._lock = threading.Lock()
         self._open: OrderedDict[str, LiveRun] = OrderedDict()
@@ -68,9 +73,16 @@ class Shelf:
             if known is None or known[0] != signature:
                 row = self.ask(key, lambda run: view.glance(run, self.clock))
                 known = self._glances[key] = (signature, row)
-            return known[1] | {"key": key, "now": self.clock.wall()}
+            row = known[1] | {"key": key, "now": self.clock.wall()}
+            if row["state"] == "dead" and self.is_copy(folder):
+                row["state"] = "elsewhere"
+            return row
         except UNREADABLE as error:
             return _unreadable(key, folder.name, in_words(error))
+
+    def is_copy(self, folder: RunFolder) -> bool:
+        """Whether this run trains elsewhere."""
+        return self._copies is not None and folder.path.is_relative_to(self._copies)
 
     def folder(self, key: str) -> RunFolder | None:
         """The run of a key that was given out; None of any other."""
