@@ -54,7 +54,7 @@ def carry_of(settings: ModelSection, tokens: torch.Tensor, window: int | None = 
         carry.rotation = rotary(tokens.size(1))
     if settings.value_residual:
         carry.first_value_BTJK = random(
-            *tokens.shape, settings.key_heads, settings.head_width, seed=3
+            *tokens.shape, settings.key_heads, settings.key_width, seed=3
         )
     return carry
 
@@ -62,13 +62,13 @@ def carry_of(settings: ModelSection, tokens: torch.Tensor, window: int | None = 
 def extra_of(settings: ModelSection, tokens: torch.Tensor) -> torch.Tensor | None:
     if not settings.value_embeddings:
         return None
-    return random(*tokens.shape, settings.key_heads * settings.head_width, seed=4)
+    return random(*tokens.shape, settings.key_heads * settings.key_width, seed=4)
 
 
 def reference(attention, settings, layer, x, tokens, carry, extra=None, window=None):
     """Equation 1 of "Attention is all you need" and the switches' own definitions: one sequence,
     one head and one position at a time, in float64."""
-    heads, key_heads, per = settings.heads, settings.key_heads, settings.head_width
+    heads, key_heads, per = settings.heads, settings.key_heads, settings.key_width
     mixed = x @ attention.qkv.weight.double().T
     if attention.qkv.bias is not None:
         mixed = mixed + attention.qkv.bias.double()
@@ -91,6 +91,9 @@ def reference(attention, settings, layer, x, tokens, carry, extra=None, window=N
                 query, key = (
                     y / torch.sqrt(y.square().mean(-1, keepdim=True) + 1e-6) for y in (query, key)
                 )
+            if settings.qk_norm_scale:
+                query = query * attention.query_scale.weight.double()
+                key = key * attention.key_scale.weight.double()
             if carry.rotation is not None:
                 exact = tuple(angles.double() for angles in carry.rotation)
                 query, key = (_turn(y, exact) for y in (query, key))
@@ -102,7 +105,9 @@ def reference(attention, settings, layer, x, tokens, carry, extra=None, window=N
                     if (window is None or now - then < window)
                     and not (settings.document_mask and END in tokens[row, then:now])
                 ]
-                scores = key[seen] @ query[now] / math.sqrt(per)
+                scores = key[seen] @ query[now] * (settings.score_scale or 1 / math.sqrt(per))
+                if cap := settings.score_softcap:
+                    scores = cap * torch.tanh(scores / cap)
                 weights = torch.exp(scores - scores.max())
                 gathered.append((weights / weights.sum()) @ value[seen])
             out = torch.stack(gathered)
@@ -159,6 +164,13 @@ SWITCHES = {
     "one key head": {"kv_heads": 1},
     "split scale": {"split_score_scale": True},
     "head scale": {"attention_head_scale": True},
+    "own scale": {"score_scale": 0.7},
+    "own scale, split": {"score_scale": 0.7, "split_score_scale": True},
+    "capped": {"score_softcap": 1.5},
+    "capped, grouped, windows": {"score_softcap": 1.5, "kv_heads": 2, "window": 4},
+    "scales of queries and keys": {"qk_norm_scale": True, "kv_heads": 2},
+    "wide heads": {"head_width": 12, "kv_heads": 2},
+    "biases of queries, keys and values": {"bias": False, "qkv_bias": True},
     "window": {"window": 4},
     "window of one": {"window": 1},
     "window as long as the text": {"window": 17},
@@ -204,7 +216,7 @@ def test_any_combination_of_switches_equals_the_reference(layer, length, warm, *
 
 FLEX_MASKS = [
     pytest.param({"window": 50}, marks=pytest.mark.slow),
-    {"document_mask": True, "kv_heads": 1},
+    {"document_mask": True, "kv_heads": 1, "score_softcap": 1.5, "score_scale": 0.5},
     pytest.param(
         {"window": 50, "document_mask": True, "split_score_scale": True, "kv_heads": 2},
         marks=pytest.mark.slow,
@@ -421,7 +433,7 @@ def test_the_largest_logit_is_that_of_what_the_kernel_is_told(
         rows = (torch.linspace(0, length, SAMPLED_ROWS + 1)[1:] - 1).long()
         assert rows[-1] == length - 1
     repeated = key.repeat_interleave(settings.heads // settings.key_heads, dim=1)
-    logits = query[:, :, rows] @ repeated.mT * (options["scale"] or settings.head_width**-0.5)
+    logits = query[:, :, rows] @ repeated.mT * (options["scale"] or settings.key_width**-0.5)
     if options["is_causal"]:
         seen = torch.ones(length, length, dtype=torch.bool).tril()[rows]
     else:

@@ -8,8 +8,9 @@ from longhaul.config.model import ModelSection, rows_at_once
 from longhaul.config.train import PrecisionSection
 from longhaul.model.chunked_loss import Head, chunked_loss
 from longhaul.model.gpt import GPT
-from longhaul.model.head import IGNORED_TARGET, SummedLoss, softcapped
+from longhaul.model.head import IGNORED_TARGET, SummedLoss
 from longhaul.model.initialise import build, to_number_format
+from longhaul.model.layers import softcapped
 from longhaul.model.tap import Tap
 from longhaul.train.memory import peak_of
 

@@ -5,7 +5,8 @@ import torch
 from torch.nn import functional
 
 from longhaul.model import head
-from longhaul.model.head import IGNORED_TARGET, SummedLoss, softcapped
+from longhaul.model.head import IGNORED_TARGET, SummedLoss
+from longhaul.model.layers import softcapped
 
 summed_loss = SummedLoss()
 

@@ -43,8 +43,14 @@ SWITCHES: dict[str, dict[str, object]] = {
     "post_norm": {"norm_placement": "post"},
     "embedding_norm": {"embedding_norm": True},
     "attention_out_norm": {"attention_out_norm": True},
+    "mlp_out_norm": {"mlp_out_norm": True},
     "mlp_inner_norm": {"mlp_inner_norm": True},
     "no_qk_norm": {"qk_norm": False},
+    "head_width": {"head_width": 12},
+    "qk_norm_scale": {"qk_norm_scale": True},
+    "qkv_bias": {"qkv_bias": True},
+    "score_scale": {"score_scale": 0.6},
+    "score_softcap": {"score_softcap": 0.7},
     "split_score_scale": {"split_score_scale": True},
     "attention_head_scale": {"attention_head_scale": True},
     "window": {"window": 5},
@@ -55,6 +61,7 @@ SWITCHES: dict[str, dict[str, object]] = {
     "relu": {"activation": "relu"},
     "relu2": {"activation": "relu2"},
     "geglu": {"activation": "geglu"},
+    "geglu_tanh": {"activation": "geglu_tanh"},
     "swiglu": {"activation": "swiglu"},
     "bias": {"bias": True},
     "tied_head": {"tied_head": True},
@@ -130,15 +137,15 @@ TEAMS: dict[str, dict[str, object]] = {
     names: {key: value for name in names.split() for key, value in SWITCHES[name].items()}
     for names in (
         "kv_heads mlp_width embedding_width vocab_multiple learned",
-        "no_positions layernorm norm_eps bias",
+        "no_positions layernorm norm_eps bias head_width score_softcap score_scale",
         "position_init post_norm embedding_norm attention_out_norm mlp_inner_norm",
         "linear_scaling no_qk_norm split_score_scale attention_head_scale window",
         "llama3_scaling window_full_every document_mask gelu_tanh norm_scale",
-        "rotary_base window_stages relu tied_head residual_clamp embedding_scale",
-        "relu2 token_smear bigram_rows logit_softcap z_loss value_residual",
+        "rotary_base window_stages relu tied_head residual_clamp embedding_scale qk_norm_scale",
+        "relu2 token_smear bigram_rows logit_softcap z_loss value_residual qkv_bias",
         "geglu ahead_stages value_embeddings input_mix unet_skips",
         "swiglu dropout attention_dropout embedding_dropout init_std",
-        "unet_skips_odd zero_projections zero_head",
+        "unet_skips_odd zero_projections zero_head geglu_tanh mlp_out_norm",
     )
 }
 """Every switch once, with others that leave it its effect."""

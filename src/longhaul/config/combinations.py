@@ -22,17 +22,17 @@ def model_problems(model: ModelSection) -> Iterator[Combination]:
 
 
 def _heads(model: ModelSection) -> Iterator[Combination]:
-    if model.width % model.heads:
+    if model.head_width is None and model.width % model.heads:
         better = _nearest_divisor(model.width, model.heads)
         yield (
             ("model.heads", "model.width"),
             f"{model.heads} heads do not divide model.width {model.width}; {better} would",
         )
-    elif model.positions == "rotary" and model.head_width % 2:
+    elif model.positions == "rotary" and model.key_width % 2:
+        shown = "" if model.head_width else f"{model.width}/{model.heads} = "
         yield (
-            ("model.heads", "model.width", "model.positions"),
-            f"rotary positions need an even head width, not {model.width}/{model.heads} = "
-            f"{model.head_width}",
+            ("model.heads", "model.width", "model.head_width", "model.positions"),
+            f"rotary positions need an even head width, not {shown}{model.key_width}",
         )
     if model.kv_heads and model.heads % model.kv_heads:
         better = _nearest_divisor(model.heads, model.kv_heads)
@@ -73,6 +73,11 @@ def _switches(model: ModelSection) -> Iterator[Combination]:
             ("model.rotary_scaling", "model.positions"),
             f"{model.rotary_scaling} scaling stretches rotary positions; "
             f"model.positions is {model.positions}",
+        )
+    if model.qk_norm_scale and not model.qk_norm:
+        yield (
+            ("model.qk_norm_scale", "model.qk_norm"),
+            "it scales what model.qk_norm has normalised, which is off",
         )
     if model.zero_head and model.tied_head:
         yield (

@@ -55,12 +55,15 @@ class ModelSection(Section):
     layers: int = fixed(gt=0)
     """Number of blocks."""
     heads: int = fixed(gt=0)
-    """Attention heads per block; must divide `width`."""
+    """Attention heads per block; must divide `width`, unless `head_width` is given."""
     kv_heads: int | None = fixed(None, gt=0)
     """Heads of keys and values, shared by groups of query heads (grouped-query attention,
     arXiv 2305.13245, Llama); must divide `heads`. As many as `heads` when absent."""
     width: int = fixed(gt=0)
     """Width of the residual stream."""
+    head_width: int | None = fixed(None, gt=0)
+    """Width of a head of queries, keys or values (Qwen 3, Gemma 2, Mistral Nemo); `width` ÷ `heads`
+    when absent."""
     mlp_width: int | None = fixed(None, gt=0)
     """Inner width of the MLP; 4 × width when absent."""
     embedding_width: int | None = fixed(None, gt=0)
@@ -101,13 +104,26 @@ class ModelSection(Section):
     embedding_norm: bool = fixed(False)
     """Normalise the embedding before the first block (YaLM, BLOOM, modded-nanogpt)."""
     attention_out_norm: bool = fixed(False)
-    """Normalise what attention adds (NormFormer, arXiv 2110.09456, post-attention LN)."""
+    """Normalise what attention adds (NormFormer, arXiv 2110.09456, post-attention LN; Gemma 2)."""
+    mlp_out_norm: bool = fixed(False)
+    """Normalise what the MLP adds (Gemma 2, arXiv 2408.00118)."""
     mlp_inner_norm: bool = fixed(False)
     """Normalise the MLP's inner activations (NormFormer, FFN LN)."""
 
     # Attention.
     qk_norm: bool = fixed(True)
-    """RMS-normalise queries and keys per head (arXiv 2302.05442), without learned scale."""
+    """RMS-normalise queries and keys per head (arXiv 2302.05442)."""
+    qk_norm_scale: bool = fixed(False)
+    """A learned scale of queries and one of keys after `qk_norm`, shared by the heads (Qwen 3,
+    arXiv 2505.09388)."""
+    qkv_bias: bool = fixed(False)
+    """Biases of queries, keys and values, also without `bias` (Qwen 2, arXiv 2407.10671)."""
+    score_scale: float | None = fixed(None, gt=0)
+    """Factor on attention scores (Gemma 2's `query_pre_attn_scalar`, to the power of -1/2); 1 ÷
+    √head width when absent."""
+    score_softcap: float = fixed(0.0, ge=0)
+    """Scores become cap · tanh(scores / cap) before the softmax (Gemma 2); 0: no cap. They are then
+    written out, which takes memory with the square of the length."""
     split_score_scale: bool = fixed(False)
     """Scores as (√s·Q)·(√s·K) instead of s·(Q·K): the same numbers, less overflow in half
     precision (OPT-175B's chronicle, run 11.10)."""
@@ -123,10 +139,12 @@ class ModelSection(Section):
     """Attend only within a document, told by end-of-text tokens."""
 
     # MLP.
-    activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "geglu", "swiglu"] = fixed("gelu")
+    activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "geglu", "geglu_tanh", "swiglu"] = (
+        fixed("gelu")
+    )
     """Non-linearity of the MLP: GELU (arXiv 1606.08415; GPT-2's is the tanh approximation), ReLU
     (OPT), its square (arXiv 2109.08668, modded-nanogpt), or gated (arXiv 2002.05202: YaLM's
-    GEGLU, Llama's SwiGLU)."""
+    GEGLU, Gemma's with the tanh approximation, Llama's SwiGLU)."""
     bias: bool = fixed(False)
     """Biases in linear layers and layer norms."""
 
@@ -184,9 +202,14 @@ class ModelSection(Section):
         return self.mlp_width or 4 * self.width
 
     @property
-    def head_width(self) -> int:
+    def key_width(self) -> int:
         """Width of one attention head."""
-        return self.width // self.heads
+        return self.head_width or self.width // self.heads
+
+    @property
+    def heads_width(self) -> int:
+        """Width of the queries of all heads together."""
+        return self.heads * self.key_width
 
     @property
     def key_heads(self) -> int:
@@ -206,7 +229,7 @@ class ModelSection(Section):
     @property
     def gated(self) -> bool:
         """The MLP multiplies one projection by another, and has three matrices."""
-        return self.activation in ("geglu", "swiglu")
+        return self.activation in ("geglu", "geglu_tanh", "swiglu")
 
     def window_of(self, layer: int) -> int | None:
         """Positions that a layer attends to when no stage says otherwise; None: all."""

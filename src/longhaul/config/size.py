@@ -29,6 +29,7 @@ class ModelSize:
     """Rows × width of the output product, whether tied to the token table or not."""
     tied_head: bool
     width: int
+    """Of all heads together."""
     windows: tuple[int | None, ...]
     """Positions that each layer attends to; None: all."""
 
@@ -82,7 +83,7 @@ def known_vocabulary(recipe: Recipe) -> tuple[int, bool]:
 def model_size(model: ModelSection, vocab_size: int) -> ModelSize:
     """Count the parameters of `model` with a tokenizer of `vocab_size` tokens."""
     rows, norm = model.padded_vocab(vocab_size), _norm(model, model.width)
-    values = model.key_heads * model.head_width
+    values = model.key_heads * model.key_width
     projected = model.table_width != model.width
     norms_around = model.embedding_norm + (model.norm_placement == "pre")
     return ModelSize(
@@ -96,20 +97,23 @@ def model_size(model: ModelSection, vocab_size: int) -> ModelSize:
         + (smear_weights(model.table_width) if model.token_smear else 0),
         head=rows * model.table_width,
         tied_head=model.tied_head,
-        width=model.width,
+        width=model.heads_width,
         windows=tuple(model.window_of(layer) for layer in range(model.layers)),
     )
 
 
 def _block(model: ModelSection, layer: int) -> int:
-    norms = (2 + model.attention_out_norm) * _norm(model, model.width)
+    norms = (2 + model.attention_out_norm + model.mlp_out_norm) * _norm(model, model.width)
     return norms + 2 * model.input_mix + _attention(model, layer) + _mlp(model)
 
 
 def _attention(model: ModelSection, layer: int) -> int:
-    values = model.key_heads * model.head_width
-    products = _linear(model, model.width, model.width + 2 * values)
-    products += _linear(model, model.width, model.width)
+    values = model.key_heads * model.key_width
+    mixed = model.heads_width + 2 * values
+    products = _linear(model, model.width, mixed)
+    products += _linear(model, model.heads_width, model.width)
+    products += mixed if model.qkv_bias and not model.bias else 0
+    products += 2 * model.key_width if model.qk_norm_scale else 0
     from_end = model.layers - layer
     has_table = layer < model.value_embeddings or from_end <= model.value_embeddings
     # Two shares for each mixture of values; the first layer's own are what the others mix in.
@@ -161,6 +165,7 @@ def _model(recipe: Recipe) -> dict[str, object]:
     shape: dict[str, object] = {"layers": layers, "heads": heads, "width": width}
     shape["context"] = context
     smaller: dict[str, Callable[[Any], object]] = {
+        "head_width": lambda each: 2 * max(1, round(each * width / model.width / 2)),
         "kv_heads": lambda number: max(1, heads * number // model.heads),
         "mlp_width": lambda inner: max(1, round(inner / model.width * width)),
         "embedding_width": lambda inner: max(8, round(inner / model.width * width)),
@@ -193,6 +198,8 @@ def _training(recipe: Recipe) -> dict[str, object]:
         "checkpoint.interval_steps": _STEPS // 2,
         "machine.compile": False,
     }
+    if recipe.init.from_ is not None:
+        settings["init"] = {}  # weights of the true size fit no twin
     if recipe.precision.compute == "auto":
         # Which format is fastest at this shape says nothing of the true one.
         settings["precision.compute"] = "float32"

@@ -1,10 +1,11 @@
 """Causal self-attention.
 
 Shape suffixes: B batch, T time, S time of all keys (T and what a cache holds), D width, H heads,
-J heads of keys and values, K head width (D = H·K), R positions whose scores are measured, N = B·J.
+J heads of keys and values, K head width, R positions whose scores are measured, N = B·J.
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch.nn import functional
 from longhaul.config.model import ModelSection
 from longhaul.model.carry import Carry
 from longhaul.model.embedding import rotate
-from longhaul.model.layers import unit_rms
+from longhaul.model.layers import softcapped, unit_rms
 from longhaul.model.masks import View
 from longhaul.model.tap import Gauge, Tap
 from longhaul.model.weights import Linear, Scalars
@@ -43,15 +44,21 @@ class Attention(nn.Module):
         super().__init__()
         self.layer = layer
         self.heads, self.key_heads = settings.heads, settings.key_heads
-        self.head_width = settings.head_width
+        self.head_width = settings.key_width
         self.qk_norm = settings.qk_norm
         self.dropout = settings.dropped_attention
-        # √s on queries and on keys instead of s = 1/√K on their product.
-        self.root_scale = self.head_width**-0.25 if settings.split_score_scale else None
+        self.own_scale, self.score_softcap = settings.score_scale, settings.score_softcap
+        self.scale = settings.score_scale or self.head_width**-0.5
+        # √s on queries and on keys instead of s on their product.
+        self.root_scale = self.scale**0.5 if settings.split_score_scale else None
         # One product for queries, keys and values; rows in that order, heads within each.
         keys = self.key_heads * self.head_width
-        parts = (settings.width, keys, keys)
-        self.qkv = Linear(settings.width, sum(parts), settings.bias, parts=parts)
+        parts = (settings.heads_width, keys, keys)
+        bias = settings.bias or settings.qkv_bias
+        self.qkv = Linear(settings.width, sum(parts), bias, parts=parts)
+        ones, learns = (1.0,) * self.head_width, settings.qk_norm_scale
+        self.query_scale = Scalars(ones) if learns else None
+        self.key_scale = Scalars(ones) if learns else None
         self.value_residual = settings.value_residual
         self.value_mix = Scalars(_VALUE_SHARES) if settings.value_residual and layer else None
         # The first and the last so many layers get values of their own from token tables.
@@ -61,7 +68,8 @@ class Attention(nn.Module):
         # arXiv 2110.09456, section 2.2
         self.head_scale = Scalars((1.0,) * self.heads) if settings.attention_head_scale else None
         zero, width = settings.zero_projections, settings.width
-        self.out = Linear(width, width, settings.bias, writes_residual=True, zero=zero)
+        into = settings.heads_width
+        self.out = Linear(into, width, settings.bias, writes_residual=True, zero=zero)
 
     def forward(self, x_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None = None) -> Tensor:
         """Attend from every position of the normalised stream to itself and those before it, as far
@@ -89,6 +97,10 @@ class Attention(nn.Module):
         value_BTJK = self._mixed(value_BTJK, carry, extra_value_BTD)
         if self.qk_norm:
             both_BTHK = unit_rms(both_BTHK, _QK_NORM_EPS)  # of each head (arXiv 2302.05442)
+        if self.query_scale is not None and self.key_scale is not None:
+            query_HK = self.query_scale.weight.expand(self.heads, -1)
+            key_JK = self.key_scale.weight.expand(self.key_heads, -1)
+            both_BTHK = both_BTHK * torch.cat((query_HK, key_JK)).to(both_BTHK.dtype)
         if carry.rotation is not None:
             both_BTHK = rotate(both_BTHK, carry.rotation)
         if self.root_scale is not None:
@@ -125,8 +137,10 @@ class Attention(nn.Module):
         seen = view.seen_by(asking_R, batch, key_BJSK.size(2))
         if seen is not None:
             logits_BHRS.masked_fill_(~seen, -torch.inf)
-        scale = self.head_width**-0.5 if self.root_scale is None else 1.0
-        tap.write(self.LOGIT_GAUGE.name, logits_BHRS.amax() * scale, self.layer)
+        largest = logits_BHRS.amax() * (self.scale if self.root_scale is None else 1.0)
+        if self.score_softcap:
+            largest = softcapped(largest, self.score_softcap)
+        tap.write(self.LOGIT_GAUGE.name, largest, self.layer)
 
     def _mixed(self, value_BTJK: Tensor, carry: Carry, extra_value_BTD: Tensor | None) -> Tensor:
         """Values with shares of the first layer's and of a token table's, as they are cached."""
@@ -146,7 +160,7 @@ class Attention(nn.Module):
     def _gather(
         self, query_BHTK: Tensor, key_BJSK: Tensor, value_BJSK: Tensor, view: View
     ) -> Tensor:
-        scale = None if self.root_scale is None else 1.0
+        scale = self.own_scale if self.root_scale is None else 1.0
         # Asked of torch, not done by repeating keys: kernels that know groups need no copy, and
         # torch repeats for those that do not.
         grouped = self.heads != self.key_heads
@@ -156,7 +170,10 @@ class Attention(nn.Module):
             return _flex_attention()(
                 query_BHTK, key_BJSK, value_BJSK,
                 block_mask=view.blocks, scale=scale, enable_gqa=grouped,
+                score_mod=capping(self.score_softcap) if self.score_softcap else None,
             )  # fmt: skip
+        if self.score_softcap:
+            return self._capped(query_BHTK, key_BJSK, value_BJSK, view)
         return functional.scaled_dot_product_attention(
             query_BHTK,
             key_BJSK,
@@ -167,6 +184,35 @@ class Attention(nn.Module):
             scale=scale,
             enable_gqa=grouped,
         )
+
+    def _capped(
+        self, query_BHTK: Tensor, key_BJSK: Tensor, value_BJSK: Tensor, view: View
+    ) -> Tensor:
+        """Attention with capped scores, which torch's own has not (Gemma 2, section 2)."""
+        batch, heads, length, _ = query_BHTK.shape
+        shares = heads // self.key_heads
+        key_BHSK = key_BJSK.repeat_interleave(shares, dim=1)
+        value_BHSK = value_BJSK.repeat_interleave(shares, dim=1)
+        scale = self.scale if self.root_scale is None else 1.0
+        scores_BHTS = softcapped(query_BHTK @ key_BHSK.mT * scale, self.score_softcap)
+        asking_T = torch.arange(length, device=query_BHTK.device)
+        seen = view.seen_by(asking_T, batch, key_BHSK.size(2))
+        if seen is not None:
+            scores_BHTS = scores_BHTS.masked_fill(~seen, -torch.inf)
+        share_BHTS = torch.softmax(scores_BHTS, dim=-1)
+        if self.dropout:
+            share_BHTS = functional.dropout(share_BHTS, self.dropout, self.training)
+        return share_BHTS.to(value_BHSK.dtype) @ value_BHSK
+
+
+@cache
+def capping(cap: float) -> Callable[..., Tensor]:
+    """What FlexAttention does to a score; one function for all layers, which it is compiled for."""
+
+    def capped(score: Tensor, *_: Tensor) -> Tensor:
+        return softcapped(score, cap)
+
+    return capped
 
 
 _compiled_flex_attention: Callable[..., Tensor] | None = None

@@ -46,6 +46,7 @@ class Block(nn.Module):
         self.attention_out_norm = Norm(settings) if settings.attention_out_norm else None
         self.mlp_norm = Norm(settings)
         self.mlp = MLP(settings)
+        self.mlp_out_norm = Norm(settings) if settings.mlp_out_norm else None
 
     def forward(self, x_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None = None) -> Tensor:
         """Transform the residual stream, with rows of a value table [B, T, J·K] in layers that have
@@ -62,9 +63,10 @@ class Block(nn.Module):
         x_BTD = x_BTD + attended_BTD
         if self.norms_after:
             x_BTD = self.attention_norm(x_BTD)
-        transformed_BTD = self._dropped(
-            self.mlp(x_BTD if self.norms_after else self.mlp_norm(x_BTD))
-        )
+        transformed_BTD = self.mlp(x_BTD if self.norms_after else self.mlp_norm(x_BTD))
+        if self.mlp_out_norm is not None:
+            transformed_BTD = self.mlp_out_norm(transformed_BTD)
+        transformed_BTD = self._dropped(transformed_BTD)
         x_BTD = x_BTD + transformed_BTD
         if self.norms_after:
             x_BTD = self.mlp_norm(x_BTD)

@@ -26,7 +26,7 @@ class KeyValueCache:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         layers, context = settings.layers, settings.context
-        shape = (layers, batch, settings.key_heads, context, settings.head_width)
+        shape = (layers, batch, settings.key_heads, context, settings.key_width)
         self._key_LBJSK = torch.empty(shape, device=device, dtype=dtype)
         self._value_LBJSK = torch.empty(shape, device=device, dtype=dtype)
         self._tokens_BS = torch.empty((batch, context), device=device, dtype=torch.int64)

@@ -132,7 +132,7 @@ def _of_chunk(
     """
     bent_RV = None
     if head.softcap:
-        # `head.softcapped`, with the tangent kept for its gradient.
+        # `layers.softcapped`, with the tangent kept for its gradient.
         bent_RV = functional.linear(x_RD, head.weight_VD).to(wide).div_(head.softcap).tanh_()
         logits_RV = bent_RV * head.softcap
         if head.padding_V is not None:

@@ -73,7 +73,7 @@ class ValueTables(nn.ModuleList):
     """
 
     def __init__(self, settings: ModelSection, rows: int) -> None:
-        width = settings.key_heads * settings.head_width
+        width = settings.key_heads * settings.key_width
         super().__init__(
             Table(rows, width, role="embedding") for _ in range(settings.value_embeddings)
         )
@@ -124,7 +124,7 @@ class RotaryPositions(nn.Module):
         self.cos_TK: Tensor
         self.sin_TK: Tensor
         for name in ("cos_TK", "sin_TK"):
-            empty_TK = torch.empty(settings.context, settings.head_width, dtype=torch.float32)
+            empty_TK = torch.empty(settings.context, settings.key_width, dtype=torch.float32)
             self.register_buffer(name, empty_TK, persistent=False)
 
     def fill(self) -> None:

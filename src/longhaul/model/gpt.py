@@ -26,9 +26,8 @@ from longhaul.model.head import (
     SummedLoss,
     further_targets,
     measure,
-    softcapped,
 )
-from longhaul.model.layers import Norm, Skips
+from longhaul.model.layers import Norm, Skips, softcapped
 from longhaul.model.masks import make_sight
 from longhaul.model.tap import Tap
 from longhaul.model.weights import Linear, Table

@@ -1,4 +1,4 @@
-"""What happens to logits: the cap, and the loss.
+"""What happens to logits: the loss.
 
 Shape suffixes: B batch, T time, V vocabulary (padded), N targets (B·T), R some of these.
 """
@@ -24,11 +24,6 @@ OUTPUT_GAUGES = (
     Gauge("logsumexp_mean", "nat", "mean", "mean of it over targets", "model"),
 )
 """PaLM's z-loss holds the normaliser near 0; logits that drift away from it cost precision."""
-
-
-def softcapped(logits_BTV: Tensor, cap: float) -> Tensor:
-    """Bounded: cap · tanh(logits / cap), in float32 (Gemma 2, arXiv 2408.00118, section 2)."""
-    return cap * torch.tanh(logits_BTV.float() / cap)
 
 
 class OfTargets(NamedTuple):

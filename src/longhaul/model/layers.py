@@ -35,6 +35,11 @@ def squared_relu(x: Tensor) -> Tensor:
     return squared
 
 
+def softcapped(x: Tensor, cap: float) -> Tensor:
+    """Bounded: cap · tanh(x / cap), in float32 (Gemma 2, arXiv 2408.00118, section 2)."""
+    return cap * torch.tanh(x.float() / cap)
+
+
 class _UnitRms(torch.autograd.Function):
     """Two passes forward and four backward; torch's composite takes twice as many."""
 
@@ -105,6 +110,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "relu2": squared_relu,
     "geglu": functional.gelu,  # arXiv 2002.05202, of the gate
+    "geglu_tanh": partial(functional.gelu, approximate="tanh"),  # Gemma's
     "swiglu": functional.silu,  # the same, with β = 1
 }
 """Value of `model.activation` → the function; a gated MLP applies it to its gate."""

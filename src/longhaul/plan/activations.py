@@ -51,7 +51,7 @@ def of_layer(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> dict[str
     stream = formats.stream * model.width
     # Each norm keeps its input, or its unit vectors, and gives what the next product takes.
     norms = 2 * (stream + _into_product(model, formats))
-    norms += (model.attention_out_norm + model.input_mix) * stream
+    norms += (model.attention_out_norm + model.mlp_out_norm + model.input_mix) * stream
     dropout = 2 * model.width if model.dropout else 0  # a byte tells whether one stays
     kept = norms + attention + mlp + dropout
     products = stream + attention_products + mlp_products
@@ -65,7 +65,7 @@ def around_layers(recipe: Recipe, tokens: int) -> Bytes:
     kept = stream + _into_product(model, formats) if model.norm_placement == "pre" else 0
     kept += stream * (1 + model.embedding_norm)
     kept += stream * (model.layers // 2) if model.unet_skips else 0
-    kept += formats.stream * model.key_heads * model.head_width * model.value_embeddings
+    kept += formats.stream * model.key_heads * model.key_width * model.value_embeddings
     if model.table_width != model.width:
         kept += 2 * formats.product * model.table_width
     return tokens * kept
@@ -118,26 +118,29 @@ def _attention(
     model: ModelSection, formats: Formats, length: int, on_cpu: bool
 ) -> tuple[Bytes, Bytes]:
     """Bytes a token, and those of products and attention itself."""
-    keys = model.key_heads * model.head_width
-    mixed = model.width + 2 * keys
+    keys = model.key_heads * model.key_width
+    width = model.heads_width
+    mixed = width + 2 * keys
     computed = computed_in(formats, length, on_cpu)
     # Computed in float32, the result is narrowed again.
-    widened = formats.product * model.width if computed != formats.product else 0
+    widened = formats.product * width if computed != formats.product else 0
     statistics = FLOAT32 * model.heads
-    products = computed * (mixed + model.width) + statistics + widened
+    products = computed * (mixed + width) + statistics + widened
     kept = products
     if model.qk_norm:
-        kept += FLOAT32 * (model.width + keys)
+        kept += FLOAT32 * (width + keys) * (1 + model.qk_norm_scale)
     if model.positions == "rotary" or model.split_score_scale:
-        kept += computed * (model.width + keys)
+        kept += computed * (width + keys)
     if on_cpu and model.dropped_attention:
         # No kernel of the CPU's drops attention weights, so they are written out: the shares, which
         # of them stay, what is left of them; and scaled copies of queries and keys.
-        kept += (2 * FLOAT32 + 1) * model.heads * length + computed * (model.width + keys)
+        kept += (2 * FLOAT32 + 1) * model.heads * length + computed * (width + keys)
+    if model.score_softcap:  # before and after the cap, and the shares
+        kept += 3 * FLOAT32 * model.heads * length
     if model.value_residual:
         kept += 2 * computed * keys
     if model.attention_head_scale:
-        kept += computed * model.width
+        kept += computed * width
     return kept, products
 
 
@@ -163,12 +166,12 @@ their products with the cosines, and the sum."""
 def in_layers(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> Bytes:
     """Bytes that layers and what they share take at once in an evaluation, at the worst moment."""
     model, formats = recipe.model, Formats.of(recipe)
-    stream, keys = formats.stream * model.width, model.key_heads * model.head_width
+    stream, keys = formats.stream * model.width, model.key_heads * model.key_width
     shared = stream * (1 + 2 * model.input_mix)
     shared += stream * (model.layers // 2) if model.unet_skips else 0
     shared += formats.weight * keys * model.value_embeddings
     if model.value_residual:  # a view holds all of the first layer's queries, keys and values
-        shared += computed_in(formats, length, on_cpu) * (model.width + 2 * keys)
+        shared += computed_in(formats, length, on_cpu) * (model.heads_width + 2 * keys)
     return tokens * (
         shared
         + max(_attention_evaluated(model, formats, length, on_cpu), _mlp_evaluated(model, formats))
@@ -194,7 +197,7 @@ def of_a_chunk(recipe: Recipe, tokens: int, rows: int, padded_vocab: int, on_cpu
 
 def _attention_evaluated(model: ModelSection, formats: Formats, length: int, on_cpu: bool) -> Bytes:
     """Bytes a token while a layer attends, beside the stream."""
-    width, keys = model.width, model.key_heads * model.head_width
+    width, keys = model.heads_width, model.key_heads * model.key_width
     computed = computed_in(formats, length, on_cpu)
     mixed = formats.product * (width + 2 * keys)
     if computed != formats.product:
@@ -206,7 +209,9 @@ def _attention_evaluated(model: ModelSection, formats: Formats, length: int, on_
         attends = max(attends, own + (_ROTATED - 1) * FLOAT32 * (width + keys))
     elif model.split_score_scale:
         attends += both
-    return formats.stream * width + mixed + attends
+    if model.score_softcap:
+        attends += 3 * FLOAT32 * model.heads * length
+    return formats.stream * model.width + mixed + attends
 
 
 def _mlp_evaluated(model: ModelSection, formats: Formats) -> Bytes:

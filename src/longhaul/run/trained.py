@@ -193,7 +193,7 @@ def _refuse_another_size(
             f"{spec}: its model cannot be that of {chosen.path}, which has {short_bytes(stored)}",
             "put the file back as it was: it decides what is allocated",
         )
-    of_position = model.head_width * (_ANGLE_BYTES + 8 * model.layers * model.key_heads)
+    of_position = model.key_width * (_ANGLE_BYTES + 8 * model.layers * model.key_heads)
     if (needed := model.context * of_position) > psutil.virtual_memory().total:
         raise UsageError(
             f"{spec}: model.context: {model.context:,} positions need "

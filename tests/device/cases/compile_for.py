@@ -131,7 +131,7 @@ def ptx_of(src):
 if __name__ == "__main__":
     import torch._inductor.graph as g
     from torch.fx.experimental.proxy_tensor import make_fx
-    from longhaul.model.head import softcapped
+    from longhaul.model.layers import softcapped
     from longhaul.model.layers import unit_rms
 
     class Stop(Exception):

@@ -21,7 +21,7 @@ def test_sizes_keep_the_recipes_proportions_and_end_in_the_recipe(name: str) -> 
         assert 1.5 < larger.parameters / smaller.parameters < 9
     for size in sizes:
         model = with_overrides(recipe, size.settings).model
-        assert model.head_width == recipe.model.head_width
+        assert model.key_width == recipe.model.key_width
         assert model.heads // model.key_heads == recipe.model.heads // recipe.model.key_heads
         assert model.inner_width / model.width == pytest.approx(
             recipe.model.inner_width / recipe.model.width, rel=0.01

@@ -107,7 +107,7 @@ def _spaced(possible: list[LadderSize], count: int, growth: float) -> list[Ladde
 def _size(recipe: Recipe, heads: int) -> Iterator[LadderSize]:
     """The recipe with so many heads; nothing where its switches cannot have that shape."""
     model = recipe.model
-    width, share = heads * model.head_width, heads / model.heads
+    width, share = model.width * heads // model.heads, heads / model.heads
     layers = max(1, round(model.layers * share))
     settings: dict[str, Any] = {"layers": layers, "heads": heads, "width": width}
     if model.kv_heads:
