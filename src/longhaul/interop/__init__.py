@@ -1,1 +1,3 @@
-"""What connects longhaul to other programs, lazily: trackers, metrics, and a hook for incidents."""
+"""What connects longhaul to other programs, lazily: trackers, metrics, a hook for incidents, and
+models to and from Hugging Face's format.
+"""

@@ -1,0 +1,1 @@
+"""Models to and from folders in Hugging Face's format."""
