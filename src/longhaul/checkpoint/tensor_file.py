@@ -28,20 +28,25 @@ _SLICE_BYTES = 4 << 20
 """Hashed and written at once, while the bytes are in the processor's cache."""
 
 
-def write_tensor_file(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
+def write_tensor_file(
+    path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None
+) -> FileEntry:
     """Write contiguous CPU tensors to a new file `path` and fsync it.
 
     Format (https://huggingface.co/docs/safetensors): the length of the header (8 bytes, little
-    endian), the header in JSON, the tensors one after the other.
+    endian), the header in JSON, the tensors one after the other. `notes` stand in its header.
     """
-    return write_listed_file(path, _content(tensors))
+    return write_listed_file(path, _content(tensors, notes))
 
 
-def _content(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+def _content(
+    tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None
+) -> Iterator[bytes | memoryview]:
     # Wide elements first: then every tensor begins at a multiple of its own element size, which
     # readers that map the file into memory rely on.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    entries, end = {}, 0
+    entries: dict[str, object] = {} if notes is None else {"__metadata__": dict(notes)}
+    end = 0
     for name in names:
         begin, end = end, end + tensors[name].nbytes
         entries[name] = {
