@@ -28,12 +28,13 @@ RUN = ("longhaul", "train", "drill", "--set", "train.steps=4", "--set",
 SHORT = 100
 """Lines of a small file, at most."""
 LATER = (
-    "board/live_run.py", "board/outlook.py", "board/profile.py", "board/view.py", "cli/board.py",
-    "cli/evaluate.py", "cli/mirror.py", "cli/study.py", "interop/trackers", "model/float8.py",
-    "plan/ladder", "plan/profile.py", "plan/roofline.py", "plan/surprises.py", "plan/timeline.py",
-    "run/board", "run/by_layer.py", "run/elsewhere.py", "run/evaluate", "run/ladder",
-    "run/mirror.py", "run/opened.py", "run/profile", "run/started.py", "store/part.py",
-    "store/remote_run.py", "store/scores.py", "supervise/sidecars.py",
+    "board/card.py", "board/live_run.py", "board/outlook.py", "board/profile.py", "board/view.py",
+    "cli/board.py", "cli/evaluate.py", "cli/exchange.py", "cli/mirror.py", "cli/study.py",
+    "interop", "model/float8.py", "plan/ladder", "plan/profile.py", "plan/roofline.py",
+    "plan/surprises.py", "plan/timeline.py", "run/board", "run/by_layer.py", "run/elsewhere.py",
+    "run/evaluate", "run/export.py", "run/ladder", "run/mirror.py", "run/opened.py",
+    "run/profile", "run/started.py", "store/part.py", "store/remote_run.py", "store/scores.py",
+    "supervise/sidecars.py",
 )  # fmt: skip
 """What moved in after the house was measured for its bars."""
 

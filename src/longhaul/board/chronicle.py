@@ -105,7 +105,9 @@ def _openings(facts: RunFacts) -> Iterator[Entry]:
         if parent is None:
             host = opening.nodes[0] if opening.nodes else "this machine"
             model = _model(opening.settings)
-            text = f"The run began on {host}{model} ({moment(opening.opened)} UTC)."
+            given = opening.weights.get("folder")
+            with_weights = f", with the weights in {given}" if given else ""
+            text = f"The run began on {host}{model}{with_weights} ({moment(opening.opened)} UTC)."
             yield Entry(opening.opened, opening.step, "good", text)
         elif opening.attempt != parent.attempt:
             where = f"step {opening.step:,}" if opening.step else "the beginning"

@@ -44,6 +44,7 @@ def application() -> typer.Typer:
         diagnose,
         drill,
         evaluate,
+        exchange,
         mirror,
         preflight,
         recipes,
@@ -81,6 +82,8 @@ def application() -> typer.Typer:
     app.command()(control.nodes)
     app.command()(runs.sample)
     app.command("eval")(evaluate.evaluate)
+    app.command()(exchange.export)
+    app.command("import")(exchange.import_weights)
     app.command()(diagnose.diagnose)
     app.command()(diagnose.replay)
     app.command()(preflight.preflight)

@@ -230,7 +230,8 @@ def _label(branch: Branch) -> Text:
     from rich.text import Text
 
     opening, stretch = branch.opening, branch.stretch
-    begin = f"after {opening.parent}" if opening.parent else "from nothing"
+    given = opening.weights.get("folder", "nothing")
+    begin = f"after {opening.parent}" if opening.parent else f"from {given}"
     if opening.checkpoint is not None:
         begin += f", checkpoint {opening.checkpoint:,}"
     figures = f"no step after {opening.step:,}"

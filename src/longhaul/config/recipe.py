@@ -16,6 +16,7 @@ from longhaul.config.train import (
     AlertSection,
     CheckpointSection,
     EvaluationSection,
+    InitSection,
     MachineSection,
     MonitorSection,
     OrderSection,
@@ -46,6 +47,7 @@ class Recipe(Section):
     tokenizer: TokenizerSection = Field(default_factory=TokenizerSection)
     order: OrderSection = Field(default_factory=OrderSection)
     model: ModelSection
+    init: InitSection = Field(default_factory=InitSection)
     batch: BatchSection
     optim: OptimSection
     train: TrainSection
@@ -146,7 +148,7 @@ def _settings(section: type[Section], prefix: str = "") -> Iterator[tuple[str, C
             yield from _settings(kind, f"{prefix}{name}.")
         else:
             extra: Any = info.json_schema_extra or {}
-            yield f"{prefix}{name}", extra.get("change", "restart")
+            yield f"{prefix}{info.alias or name}", extra.get("change", "restart")
 
 
 SETTINGS = dict(_settings(Recipe))

@@ -15,8 +15,10 @@ class Section(BaseModel):
     """A frozen table of settings: unknown keys fail, types are not coerced."""
 
     model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
+        frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        serialize_by_alias=True,  # for settings called by a word of Python's own, as `init.from`
+    )  # fmt: skip
 
 
 def live(default: Any = ..., **limits: Any) -> Any:

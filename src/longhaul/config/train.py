@@ -31,6 +31,15 @@ class TrainSection(Section):
     """Wall-clock hours over all attempts, after which the run ends as finished."""
 
 
+class InitSection(Section):
+    """What a run begins with."""
+
+    from_: str | None = fixed(None, alias="from", min_length=1)
+    """A folder of weights in Hugging Face's format, instead of random ones: `config.json` and
+    safetensors of a family that `longhaul import` knows, with `model` and `tokenizer` as it writes
+    them. The first segment records their hash."""
+
+
 class PrecisionSection(Section):
     """Number formats."""
 

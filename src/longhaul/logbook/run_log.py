@@ -117,6 +117,7 @@ class RunLog:
         checkpoint: int | None,
         fingerprint: Mapping[str, Any],
         fork: bool = False,
+        weights: Mapping[str, str] | None = None,
     ) -> SegmentOpening:
         """Begin the next stretch under one set of effective settings; a fork begins a major."""
         parent = self.segment
@@ -132,6 +133,7 @@ class RunLog:
             checkpoint=checkpoint,
             step=step,
             draw=draw,
+            weights=weights or {},
             reason=reason,
             difference=changed_settings(before, settings),
             settings=settings.model_dump(mode="json"),

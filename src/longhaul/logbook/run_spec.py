@@ -25,7 +25,7 @@ from longhaul.core.strict import DamagedFile, parse_toml, read_object, read_toml
 from longhaul.logbook.folder import RunFolder
 
 _AGAIN = "start the run again with `longhaul train RECIPE` and the options it had"
-_PATHS = ("checkpoint.remote", "supervise.node_ledger", "supervise.signatures")
+_PATHS = ("checkpoint.remote", "init.from", "supervise.node_ledger", "supervise.signatures")
 """Settings that are files or folders, which every start must find again."""
 
 

@@ -58,6 +58,9 @@ class SegmentOpening:
     """Updates made before it."""
     draw: Whole
     """First block of the order of data that it reads."""
+    weights: Mapping[str, str] = field(default_factory=dict)
+    """What it began with where the recipe gives weights (`init.from`): their folder, family and
+    hash; empty when it continues a segment or began with random ones."""
     reason: str
     difference: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """Dotted path → (in the parent, here) of every setting that differs."""

@@ -23,7 +23,7 @@ from longhaul.config.load import as_toml, load_recipe, parse_override
 from longhaul.config.recipe import Recipe
 from longhaul.config.train import UNWATCHED
 from longhaul.core.clocks import RealClock
-from longhaul.core.errors import ExitCode, NeedsPerson, UsageError
+from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError, UsageError
 from longhaul.core.files import write_bytes, write_json
 from longhaul.core.records import StepRecord
 from longhaul.core.strict import read_object
@@ -88,6 +88,11 @@ def run_ladder(typed: LadderRequest, say: Callable[[str], None]) -> Analysis | N
             "start it once, without torchrun or srun; --set machine.processes=N has N a run",
         )
     recipe = load_recipe(typed.recipe, typed.options, typed.data).recipe
+    if recipe.init.from_ is not None:
+        raise RecipeError(
+            f"init.from: {recipe.init.from_} has weights of one size, and a ladder trains others",
+            "take the table [init] out of the recipe",
+        )
     sizes = ladder_sizes(recipe, typed.count, typed.up_to, typed.tokens_per_parameter)
     plan = LadderPlan(
         tuple(size.parameters for size in sizes),

@@ -25,7 +25,7 @@ from longhaul.optim.groups import describe
 from longhaul.parallel.world import World
 from longhaul.run.train.attempt import Attempt
 from longhaul.train.parts import Parts, build_step
-from longhaul.train.state import Progress
+from longhaul.train.state import ModelState, Progress
 from longhaul.train.step import TrainingStep
 
 
@@ -86,6 +86,16 @@ def build_parts(
     )
     parts.step.before_change = partial(_settle, parts)
     return parts
+
+
+def begin_with_given(parts: Parts, recipe: Recipe) -> None:
+    """Fill the model of a run that is at its beginning with the weights that the recipe names, if
+    any; of several ranks each fills its own parts. DataError if they do not fit.
+    """
+    if recipe.init.from_ is not None:
+        from longhaul.interop.hf.given import fill
+
+        fill(ModelState(parts.step.model, parts.step.parallel), recipe)
 
 
 def _settle(parts: Parts) -> None:

@@ -28,7 +28,7 @@ from longhaul.parallel.layout import find_place
 from longhaul.parallel.rendezvous import form_ranks
 from longhaul.parallel.world import meet, part
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.build import build_parts
+from longhaul.run.train.build import begin_with_given, build_parts
 from longhaul.supervise.history import write_peer_recovery
 from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
@@ -105,6 +105,7 @@ def follow_leader(folder: RunFolder) -> ExitCode:
         parts = build_parts(recipe, ledger, dataset, device, saver, time_buckets, ranks)
         leaving.callback(parts.saver.close)
         leaving.callback(parts.batches.close)
+        begin_with_given(parts, recipe)  # unless another replica is further, whose state is taken
         place = take_place(parts, replica, recipe)
         leaving.callback(place.close)
         place.join()

@@ -30,7 +30,7 @@ from longhaul.parallel.layout import Place
 from longhaul.parallel.rendezvous import form_ranks, join
 from longhaul.parallel.world import FirstAbsent, part
 from longhaul.run.diagnose.live_search import FindCause, look_into
-from longhaul.run.train.build import build_parts
+from longhaul.run.train.build import begin_with_given, build_parts
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train import orders
 from longhaul.train.coordinator import Ended, Follower
@@ -91,8 +91,9 @@ def follow(place: Place, known: RunFolder | None = None) -> ExitCode:
         leaving.callback(saver.close, time_buckets.alive)
         leaving.callback(parts.batches.close)
         fill = partial(parts_for, parts.step, parts.progress)
-        if not restore_shared_as_ordered(parts.snapshots, fill, ranks.control):
-            restore_as_ordered(fill, ranks.control)
+        in_memory = restore_shared_as_ordered(parts.snapshots, fill, ranks.control)
+        if not in_memory and restore_as_ordered(fill, ranks.control) is None:
+            begin_with_given(parts, recipe)
         emit = reporting_in_own_file(folder, briefing.attempt, place.rank, clock)
         guard = MemoryGuard(parts, recipe, folder, emit)
         with guard.answering():

@@ -20,6 +20,7 @@ from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.run_history import is_fork
 from longhaul.logbook.run_spec import changed_settings
+from longhaul.logbook.segments import read_segments
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.control import RankLost, naming_the_lost_rank
 from longhaul.parallel.device import own_device, settle_torch, threads_before, torch_facts
@@ -27,7 +28,13 @@ from longhaul.parallel.layout import Place, find_place
 from longhaul.parallel.rendezvous import Briefing, lead
 from longhaul.parallel.world import part
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.build import build_parts, hardware, saver_of, say_what_was_built
+from longhaul.run.train.build import (
+    begin_with_given,
+    build_parts,
+    hardware,
+    saver_of,
+    say_what_was_built,
+)
 from longhaul.run.train.finish import end_unfinished, finish
 from longhaul.run.train.loop import TrainingLoop
 from longhaul.train.coordinator import Coordinator, RankZero
@@ -73,6 +80,7 @@ def _run(
     parts = build_parts(recipe, ledger, dataset, device, saver, run_log.time, ranks)
     say_what_was_built(parts, recipe, attempt.view)
     origin = _restore(attempt, parts)
+    weights = {} if origin.step is not None else _begin(attempt, parts)
     prints = fingerprint(torch_facts(device)) | {"data": {"identity": dataset.identity}}
     if ranks is not None:
         prints["ranks"] = {"size": ranks.size, **asdict(ranks.layout)}
@@ -87,7 +95,7 @@ def _run(
             from longhaul.run.train.elastic import join_as_leader
 
             origin, missed = join_as_leader(attempt, parts, origin)
-        trainer = _announce(attempt, parts, origin, prints, stop_request)
+        trainer = _announce(attempt, parts, origin, prints, stop_request, weights)
         saved = newest_saved(origin, run_log.folder)
         loop = TrainingLoop(attempt, trainer, stop_request, prints, dataset, saved)
         attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
@@ -134,6 +142,22 @@ def _restore(attempt: Attempt, parts: Parts) -> Origin:
     return Origin(restore_newest(run_log, fill, say, control, attempt.tiers), "disk")
 
 
+def _begin(attempt: Attempt, parts: Parts) -> dict[str, str]:
+    """Begin with the weights that the recipe names; what they are, or nothing where it names none.
+    NeedsPerson if the run began with others.
+    """
+    if attempt.recipe.init.from_ is None:
+        return {}
+    from longhaul.interop.hf.given import identity_of, refuse_others
+
+    weights = identity_of(attempt.recipe)
+    for opening in read_segments(attempt.run_log.folder)[:1]:
+        refuse_others(weights, opening.weights)
+    begin_with_given(parts, attempt.recipe)
+    attempt.view.say(f"weights: those of {weights['folder']} ({weights['family']})")
+    return weights
+
+
 def _end_others(trainer: Trainer | None, code: ExitCode) -> None:
     if trainer is not None and trainer.coordinator.at_boundary:
         trainer.coordinator.order(End(int(code)))
@@ -145,6 +169,7 @@ def _announce(
     origin: Origin,
     prints: Mapping[str, Any],
     stop_request: StopRequest,
+    weights: Mapping[str, str],
 ) -> Trainer:
     run_log, history, position = attempt.run_log, attempt.run_log.history, parts.progress.position
     # A start may have decided something already.
@@ -166,6 +191,7 @@ def _announce(
         checkpoint=origin.checkpoint,
         fingerprint=prints,
         fork=history.unopened is not None and is_fork(history.unopened.data),
+        weights=weights,
     )
     attempt.view.say(f"segment {run_log.segment_name}: {reason}")
     identity = Identity(run_log.lease.attempt, run_log.segment_name, history.steps_made)

@@ -94,6 +94,10 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
                 f"parallel.elastic: {place.size} ranks of one world were started, no replicas",
                 "let `longhaul train` start them, or set parallel.elastic=false",
             )
+        if settings.init.from_ is not None and not history.begun:
+            from longhaul.interop.hf.given import refuse_unfit
+
+            refuse_unfit(settings)
         if is_cut_off():
             for address in settings.checkpoint.remote:
                 unsealed(address)  # or each upload would fail, for as long as the run goes on
