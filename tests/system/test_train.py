@@ -129,3 +129,33 @@ def test_new_starts_another_run_beside_the_first(room) -> None:
     assert "run drill-2 is finished: 4 steps" in output
     finished = [r for r in room.records("drill-2") if isinstance(r, Event) and r.kind == "finished"]
     assert len(finished) == 1
+
+
+# Hardly trained, so that no layout's rounding decides between two tokens.
+GREEDY = (
+    "--set", "train.steps=2", "--set", "optim.schedule.warmup_steps=1", "--set", "optim.lr=1e-6",
+    "--set", "sample.tokens=12", "--set", "sample.temperature=0", "--set", "model.layers=4",
+    "--set", "model.zero_head=false",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("nproc", "layout"),
+    [
+        (2, ("parallel.pipeline=2",)),
+        pytest.param(2, ("parallel.tensor=2",), marks=pytest.mark.slow),
+        pytest.param(2, ("parallel.pipeline=2", "parallel.stages_per_rank=2"),
+                     marks=pytest.mark.slow),
+        pytest.param(4, ("parallel.pipeline=2", "parallel.tensor=2"), marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_ranks_that_have_parts_of_a_model_write_what_one_process_does(room, nproc, layout):
+    written = []
+    for ranks, options in ((1, ()), (nproc, layout)):
+        sets = [word for option in options for word in ("--set", option)]
+        code, output = room.run("train", "drill", *GREEDY, *sets, "--nproc", str(ranks), "--new")
+        assert code == 0, output
+        name = "drill" if ranks == 1 else "drill-2"
+        (finished,) = [r for r in room.records(name) if getattr(r, "kind", "") == "finished"]
+        written.append(finished.data["sample"])
+    assert written[0] == written[1] != ""

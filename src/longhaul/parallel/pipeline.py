@@ -219,7 +219,17 @@ class Pipe:
 
     def tell_loss(self, loss: Tensor | None) -> Tensor:
         """The last stage's loss, at all ranks."""
-        shared = torch.zeros((), device=self._device) if loss is None else loss.float()
+        return self._told(torch.zeros((), device=self._device) if loss is None else loss.float())
+
+    def tell_logits(self, logits_BTV: Tensor | None, shape: Sequence[int]) -> Tensor:
+        """The last stage's logits in float32, at all ranks; `shape` is that of the tokens."""
+        columns = 0 if logits_BTV is None else logits_BTV.size(-1)
+        width = int(self._told(torch.tensor(columns, device=self._device)))
+        if logits_BTV is None:
+            logits_BTV = torch.empty(*shape, width, device=self._device)
+        return self._told(logits_BTV.float().contiguous())
+
+    def _told(self, shared: Tensor) -> Tensor:
         dist.broadcast(shared, dist.get_global_rank(self._group, self.ranks - 1), self._group)
         return shared
 
@@ -248,12 +258,12 @@ class StageGPT(GPT):
         stage: int | None = None,
         given_BTD: Tensor | None = None,
     ) -> Tensor:
-        """Activations for the next stage, or the last stage's loss.
+        """Activations for the next stage, or the last stage's loss; without targets its logits.
 
         `stage`: of this rank. None: all stages pass activations on by themselves, without
         gradients, and all ranks have the loss. `given_BTD`: of the one before; None in the first.
         """
-        assert cache is None, "a stage writes no text"
+        assert cache is None, "a stage reads the whole text for each token"
         carry = Carry(
             sight=make_sight(self.settings, tokens_BT, window, 0, self.end_of_text),
             rotation=self.rotary(tokens_BT.size(1), 0) if self.rotary is not None else None,
@@ -263,15 +273,17 @@ class StageGPT(GPT):
         if stage is not None:
             return self._stage(stage, tokens_BT, targets_BT, carry, given_BTD)
         assert not torch.is_grad_enabled(), "a backward pass needs to know the stage"
-        loss = None
+        last = None
         for own in self.pipe.own_stages:
             given_BTD = self.pipe.take(self.shape_of(tokens_BT)) if own else None
             made = self._stage(own, tokens_BT, targets_BT, carry, given_BTD)
             if self.makes_loss(own):
-                loss = made
+                last = made
             else:
                 self.pipe.give(made)
-        return self.pipe.tell_loss(loss)
+        if targets_BT is None:
+            return self.pipe.tell_logits(last, tokens_BT.shape)
+        return self.pipe.tell_loss(last)
 
     def _stage(
         self,
@@ -286,8 +298,10 @@ class StageGPT(GPT):
             x_BTD = self.blocks[layer](x_BTD, carry, None)
         if not self.makes_loss(stage):
             return x_BTD
-        assert targets_BT is not None
-        return self._summed_loss(self._before_head(x_BTD), targets_BT, carry.tap)
+        x_BTD = self._before_head(x_BTD)
+        if targets_BT is None:
+            return self._logits(x_BTD)[..., : self.vocab_size]
+        return self._summed_loss(x_BTD, targets_BT, carry.tap)
 
     def makes_loss(self, stage: int) -> bool:
         """Whether it is the last of all."""
