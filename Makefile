@@ -63,6 +63,11 @@ TORCH ?= torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+# lm-evaluation-harness brings as much as all others together.
+.venv/installed-slow: pyproject.toml | .venv/installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,eval]'
+	@touch $@
+
 setup: .venv/installed
 setup-dev: .venv/installed-dev
 
@@ -78,7 +83,7 @@ test test-slow: export PYTHONDONTWRITEBYTECODE :=
 test: setup-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-slow: setup-dev
+test-slow: setup-dev .venv/installed-slow
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
 test-mutants: setup-dev

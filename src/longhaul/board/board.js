@@ -279,9 +279,11 @@
       document.title = `${row.state === "live" ? "" : `${row.state}: `}${row.name} ${figure(row.loss)} · longhaul`;
     };
 
+    let again = false;
     const showWhole = async () => {
-      if (asking) return;
+      if (asking) { again = true; return; }
       asking = true;
+      again = false;
       try {
         run = await ask(`/api/runs/${key}`);
         if (closed) return;
@@ -316,8 +318,10 @@
         charts.draw();
       } catch (error) {
         words.textContent = error.message;
+        setTimeout(() => { if (!closed && source === null) showWhole(); }, 3000);
       } finally {
         asking = false;
+        if (again && !closed) showWhole();
       }
     };
 
@@ -326,7 +330,7 @@
       source.addEventListener("steps", (event) => {
         const { steps, row } = JSON.parse(event.data);
         showNow(row);
-        if (steps.cursor < Number(view.dataset.cursor)) return;
+        if (steps.cursor < Number(view.dataset.cursor)) { view.dataset.cursor = 0; showWhole(); return; }
         append(steps);
         view.dataset.cursor = steps.cursor;
         if (steps.version !== run.version || added > MOST_LIVE_POINTS) showWhole();

@@ -80,7 +80,8 @@ class LiveRun:
     @property
     def records(self) -> tuple[Record, ...]:
         """Events, findings and decisions so far, in order."""
-        return tuple(self._tail.events)
+        with self.lock:
+            return tuple(self._tail.events)
 
     @property
     def damaged(self) -> int:

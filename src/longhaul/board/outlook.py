@@ -16,7 +16,7 @@ class Outlook:
     """Seconds until the last step."""
 
     left_s: Seconds
-    """At the mean pace of the steps looked at, with their evaluations, saves and restarts."""
+    """At the mean pace of the steps looked at, with their evaluations, saves and rollbacks."""
     low_s: Seconds
     """If all went on like the fastest tenth of them."""
     high_s: Seconds

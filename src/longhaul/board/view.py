@@ -24,8 +24,6 @@ from longhaul.monitor.throughput import mfu
 _SPARK_POINTS = 120
 _PACE_STEPS = 400
 """Of the last ones, which tell how fast a run goes."""
-_RECENT_S = 3600
-"""For so long a run that has had trouble is said to have had it."""
 
 
 def glance(run: LiveRun, clock: Clock) -> Json:
@@ -60,7 +58,7 @@ def glance(run: LiveRun, clock: Clock) -> Json:
         "ahead": vars(ahead) if ahead else None, "incidents": len(serious),
         "trouble": None if last is None else {
             "kind": last.kind, "tone": last.tone, "step": last.step, "time": last.time,
-            "is_recent": clock.wall() - last.time < _RECENT_S, "done": list(last.actions),
+            "done": list(last.actions),
         },
         "spark": [[step, short(loss)] for step, loss in spark],
     }  # fmt: skip

@@ -28,6 +28,7 @@ class Journal:
 
     Its files are named by the attempt and the author, such as `pilot` or `supervisor`. The fence
     `still_owner` is asked before every decision; what an attempt records of itself needs none.
+    Who only looks on leaves the run's reserve of space to those who train: `uses_reserve`.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class Journal:
         author: str = "pilot",
         *,
         still_owner: Callable[[], bool] = lambda: True,
+        uses_reserve: bool = True,
     ) -> None:
         self._attempt = attempt
         self._still_owner = still_owner
-        self._reserve = Reserve(folder.reserve)
-        self._reserve.refill()
+        self._reserve = Reserve(folder.reserve) if uses_reserve else None
+        if self._reserve is not None:
+            self._reserve.refill()
         self._steps = _Stream(folder.journal, attempt, author, False)
         self._events = _Stream(folder.journal, attempt, author, True)
         self._lock = threading.Lock()
@@ -70,7 +73,8 @@ class Journal:
                 self._until_refill -= 1
                 if self._until_refill <= 0:
                     self._until_refill = _REFILL_EVERY
-                    self._reserve.refill()
+                    if self._reserve is not None:
+                        self._reserve.refill()
 
     def append_durably(self, record: Event | Decision) -> None:
         """Write one line and bring it onto the medium before returning. OSError if it could not be:
@@ -106,7 +110,9 @@ class Journal:
         try:
             stream.write(line, durably)
         except OSError as error:
-            if error.errno not in DISK_FULL or not self._reserve.release():
+            if self._reserve is None or error.errno not in DISK_FULL:
+                raise
+            if not self._reserve.release():
                 raise
             stream.write(line, durably)
 

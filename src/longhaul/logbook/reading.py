@@ -121,6 +121,7 @@ class JournalTail:
         self._journal = folder.journal
         self._read: dict[JournalFile, int] = {}
         """Bytes of each file that were given."""
+        self._inodes: dict[JournalFile, int] = {}
         self._events: dict[tuple[int, str], list[Record]] = {}
         self.damaged = 0
         """Lines of events so far that should have been records."""
@@ -128,24 +129,30 @@ class JournalTail:
     def grown(self) -> Iterator[tuple[JournalFile, bytes]]:
         """The files with whole lines that came since the last look, and these lines.
 
-        A `DamagedFile` where a file has become shorter than what was read of it.
+        A `DamagedFile` where a file is another one than was read, or has lost what was read of it.
         """
-        for file in journal_files(self._journal):
+        files = journal_files(self._journal)
+        if gone := self._inodes.keys() - set(files):
+            raise DamagedFile(f"{self._journal / min(gone).name}: it was read, and is gone")
+        for file in files:
             path, begin = self._journal / file.name, self._read.get(file, 0)
             with open_regular(path, MOST_JOURNAL_BYTES) as opened:
-                size = os.fstat(opened.fileno()).st_size
-                if size < begin:
-                    raise DamagedFile(f"{path}: it was {begin:,} bytes long and has {size:,} now")
-                if size == begin:
+                found = os.fstat(opened.fileno())
+                if found.st_size < begin:
+                    now = f"{begin:,} bytes long and has {found.st_size:,} now"
+                    raise DamagedFile(f"{path}: it was {now}")
+                if self._inodes.setdefault(file, found.st_ino) != found.st_ino:
+                    raise DamagedFile(f"{path}: another file of that name was read")
+                if found.st_size == begin:
                     continue
                 opened.seek(begin)
-                lines = opened.read(size - begin)
+                lines = opened.read(found.st_size - begin)
             lines = lines[: lines.rfind(b"\n") + 1]
-            self._read[file] = begin + len(lines)
+            if lines:
+                yield file, lines  # whoever cannot take them in gets them again
             if file.events:
                 self._keep(file, lines)
-            if lines:
-                yield file, lines
+            self._read[file] = begin + len(lines)
 
     def skip(self, file: JournalFile, size: int) -> None:
         """Take a file's first bytes for read."""

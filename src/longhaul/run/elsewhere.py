@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 
 from longhaul.checkpoint.loader import read_facts
 from longhaul.core.errors import DataError, UsageError
@@ -81,8 +82,10 @@ def fetched_model(
         StoreError: the store does not answer, or gives other bytes.
         RefusedCheckpoint, StateMismatch, UsageError: as of `load_trained`.
     """
-    scratch = remote.folder.path / _SCRATCH / f"step-{checkpoint.step}"
-    shutil.rmtree(scratch, ignore_errors=True)
+    (remote.folder.path / _SCRATCH).mkdir(parents=True, exist_ok=True)
+    # Each reader has its own: another one may be at work on the same checkpoint.
+    name = mkdtemp(prefix=f"step-{checkpoint.step}-", dir=remote.folder.path / _SCRATCH)
+    scratch = Path(name) / f"step-{checkpoint.step}"
     try:
         manifest, size_bytes = bring_part(checkpoint, remote.tier, scratch, "model.", say)
         trained = load_trained(
@@ -90,6 +93,6 @@ def fetched_model(
         )
         yield Fetched(trained, read_facts(scratch).attempt, size_bytes)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(name, ignore_errors=True)
         with suppress(OSError):
-            scratch.parent.rmdir()
+            scratch.parent.parent.rmdir()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _STEPS = (
     "SELECT steps.*, step <= coalesce(kept, 9223372036854775807) AS kept FROM steps "
     "LEFT JOIN (SELECT unnest({segments}::VARCHAR[]) AS segment, unnest({kept}::BIGINT[]) AS kept) "
-    "USING (segment) ORDER BY attempt, step"
+    "USING (segment) ORDER BY attempt, time, step"
 )
 _BY_NAME = ("seconds", "totals", "source_losses")
 """Columns of steps that hold a figure for each of some names."""

@@ -64,8 +64,7 @@ class RemoteRun:
                     path.unlink()
             for lacking in bring_run_log([found], self.folder.path, self._say):
                 self._say(f"WARNING: of the run log could not be had: {lacking}")
-
-        bring_scores(self.files, self.folder)
+            bring_scores(self.files, self.folder)
 
     def send_score(self, event: Event) -> None:
         """Leave a checkpoint's result where others find it; StoreError as `refresh`."""

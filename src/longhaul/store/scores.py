@@ -29,7 +29,7 @@ def read_scores(folder: RunFolder) -> list[Event]:
 def write_score(folder: RunFolder, event: Event) -> None:
     """Write a result into the run's journal; OSError if it could not be."""
     # In the attempt that saved the checkpoint: so no number is used that a trainer would skip.
-    journal = Journal(folder, event.attempt, AUTHOR)
+    journal = Journal(folder, event.attempt, AUTHOR, uses_reserve=False)
     try:
         journal.append_durably(event)
     finally:

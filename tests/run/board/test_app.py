@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from fakes import FakeClock
+from longhaul.board.live_run import LiveRun
+from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.journal import Journal
 from longhaul.logbook.requests import pending
+from longhaul.run.board import shelf as shelf_module
 from longhaul.run.board.app import application
 from longhaul.run.board.shelf import Shelf
 from small_runs import grown
@@ -221,3 +225,68 @@ def test_a_body_that_is_no_request_is_refused(client, runs, content, kind, statu
     )
     assert answer.status_code == status
     assert pending(RunFolder(runs / "first")) == []
+
+
+def test_a_folder_that_nobody_may_read_hides_no_other(client, runs, monkeypatch):
+    listed = shelf_module.list_runs
+
+    def guarded(folder: Path):
+        if folder.name == "group":
+            raise PermissionError(13, "Permission denied")
+        return listed(folder)
+
+    monkeypatch.setattr(shelf_module, "list_runs", guarded)
+    assert set(keys(client)) == {"first"}
+
+
+def test_a_run_that_was_made_anew_under_its_name_is_read_anew(client, runs):
+    key = keys(client)["first"]
+    assert client.get(f"/api/runs/{key}").json()["cursor"] == 30
+    shutil.rmtree(runs / "first")
+    grown(runs / "first", steps=50)
+    assert client.get(f"/api/runs/{key}").json()["cursor"] == 50
+
+
+def test_steps_that_could_not_be_taken_in_come_with_the_next_look(client, runs, monkeypatch):
+    key = keys(client)["first"]
+    grown(runs / "first", steps=5)
+    taken = LiveRun._append
+
+    def full(run: LiveRun, lines: bytes) -> None:
+        monkeypatch.setattr(LiveRun, "_append", taken)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LiveRun, "_append", full)
+    assert client.get(f"/api/runs/{key}").json()["cursor"] == 35
+
+
+def test_many_runs_stay_open_between_looks(tmp_path, monkeypatch):
+    for number in range(14):
+        grown(tmp_path / f"run-{number}", steps=2)
+    opened: list[str] = []
+    begin = LiveRun.__init__
+    monkeypatch.setattr(
+        LiveRun, "__init__", lambda run, folder: (opened.append(folder.name), begin(run, folder))[1]
+    )
+    shelf = Shelf([tmp_path], FakeClock())
+    for step in range(3):
+        assert len(shelf.glances()) == 14
+        grown(tmp_path / "run-0", steps=step + 1)
+    assert len(opened) == 14
+
+
+def test_trouble_is_recent_for_an_hour_and_no_longer(tmp_path):
+    folder = grown(tmp_path / "troubled")
+    journal = Journal(folder, 1)
+    failed = {"message": "no space left"}
+    journal.append(
+        Event(kind="checkpoint-failed", attempt=1, segment="1.00", time=1e6 + 60, data=failed)
+    )
+    journal.close()
+    clock = FakeClock(1e6 + 100)
+    shelf = Shelf([tmp_path], clock)
+    (row,) = shelf.glances()
+    assert row["trouble"]["is_recent"]
+    clock.advance(3600)
+    (row,) = shelf.glances()
+    assert not row["trouble"]["is_recent"]

@@ -10,7 +10,9 @@ import pytest
 from longhaul.core.errors import UsageError
 from run_evaluate import CONTEXT, nats_of
 
-pytest.importorskip("lm_eval")
+# Its dependencies are as large as all others together: `make test-slow` installs it.
+pytest.importorskip("lm_eval", reason="lm-eval is not installed (pip install '.[eval]')")
+pytestmark = pytest.mark.slow
 
 ROWS = [
     {"question": "ab", "choices": ["c", "d", "ef"], "answer": 0},

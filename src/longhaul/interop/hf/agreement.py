@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -211,10 +210,6 @@ def _loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Nats:
 
 
 def _library() -> Any:
-    # Nothing here is anybody's on a network.
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        os.environ[name] = "1"
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import transformers
 
     library: Any = transformers

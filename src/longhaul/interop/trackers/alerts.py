@@ -58,6 +58,8 @@ class Alerts(Target):
         self._clock, self._say, self._within_s = clock, say, within_s
         self._limit = RateLimit(settings.per_hour)
         self._failing: set[str] = set()
+        self._called: set[Incident] = set()
+        """Called for by this process: where that could not be kept, nobody is called again."""
         self._last: Event | None = None
         """What the last attempt wrote of its end."""
 
@@ -70,13 +72,14 @@ class Alerts(Target):
             if record.kind in (EventKind.FINISHED, EventKind.ATTEMPT_ENDED) and told:
                 self._last = record
         incident = incident_of(record) if record.time >= self._since else None
-        if incident is not None:
+        if incident is not None and incident not in self._called:
             self._limit.add(incident)
 
     def look_ends(self) -> None:
         """See `Target`."""
         due = self._limit.due(self._clock.wall())
         if due is not None:
+            self._called.add(due[0])
             self._call(*due)
 
     def state(self) -> Mapping[str, Any]:
@@ -86,7 +89,9 @@ class Alerts(Target):
     def restore(self, state: Mapping[str, Any]) -> None:
         """See `Target`."""
         known = {**state, "per_hour": self._settings.per_hour}
+        called = self._limit.called
         self._limit = TypeAdapter(RateLimit).validate_python(known)
+        self._limit.called = sorted({*self._limit.called, *called})
 
     def training_ended(self, exit_code: int | None) -> None:
         """See `Target`."""

@@ -179,13 +179,13 @@ class RunMetrics:
         })  # fmt: skip
         yield _counter("restarts", self.restarts, "Attempts that began after a failed one.")
         yield Metric("failures", "counter", "Attempts that failed, by cause.", "cause",
-                     self.failures)  # fmt: skip
+                     dict(self.failures))  # fmt: skip
         yield _counter("rollbacks", self.rollbacks, "Times that training went back by decision.")
         yield Metric("findings", "counter", "What detectors found, by severity.", "severity",
-                     self.findings)  # fmt: skip
+                     dict(self.findings))  # fmt: skip
         yield _counter("checkpoint_failures", self.saves_failed, "Saves that did not succeed.")
         yield Metric("time_seconds", "counter", "Seconds of the run, by what they went into.",
-                     "bucket", self.seconds)  # fmt: skip
+                     "bucket", dict(self.seconds))  # fmt: skip
 
     def _newest(self, health: str) -> int | None:
         return max(self.saved.get(health, ()), default=None)

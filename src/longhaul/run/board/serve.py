@@ -41,7 +41,7 @@ def serve_board(
             raise UsageError(f"{folder}: not a folder", "name folders that hold runs")
     curves = [read_reference(path) for path in references]
     listening = _listening(host, port)
-    address = _address(host, listening.getsockname()[1])
+    address = f"http://{_named(host)}:{listening.getsockname()[1]}"
     token = "" if read_only else secrets.token_urlsafe(24)
     say(f"board: {address}" if read_only else f"board: {address}/#token={token}")
     if not read_only:
@@ -54,7 +54,7 @@ def serve_board(
         stores.keep_looking()
         copies = Path(name) / COPIES
         shelf = Shelf([*folders, copies], RealClock(), copies)
-        app = application(shelf, token, _LOCAL if is_local else ["*"], curves)
+        app = application(shelf, token, [*_LOCAL, _named(host)] if is_local else ["*"], curves)
         # So that who looks first need not wait for what lies on the disk.
         threading.Thread(target=shelf.glances, daemon=True).start()
         settings = uvicorn.Config(
@@ -89,5 +89,6 @@ def _is_local(host: str) -> bool:
         return host == "localhost"
 
 
-def _address(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _named(host: str) -> str:
+    """As it stands in an address."""
+    return f"[{host}]" if ":" in host else host

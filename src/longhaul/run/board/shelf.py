@@ -15,20 +15,23 @@ from longhaul.board.figures import Json
 from longhaul.board.live_run import LiveRun
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError, UsageError
+from longhaul.core.strict import DamagedFile
 from longhaul.logbook.folder import RunFolder, list_runs
 from longhaul.logbook.lease import live_holder
 from longhaul.logbook.reading import journal_files
 
-_MOST_OPEN = 12
-"""Runs whose steps are kept in memory."""
+_MOST_STEPS = 2_000_000
+"""Kept in memory of all runs together; beyond it those asked for longest ago are read anew."""
+_RECENT_S = 3600
+"""For so long a run that has had trouble is said to have had it."""
 _LEVELS = 3
 """Folders below a given one in which runs are looked for."""
 
 Result = TypeVar("Result")
 
 
-UNREADABLE = (LonghaulError, OSError, ValueError, duckdb.Error)
-"""What a damaged or vanished run raises."""
+UNREADABLE = (LonghaulError, OSError, ValueError, KeyError, TypeError, duckdb.Error)
+"""What a damaged or vanished run raises; none of them may hide the others."""
 
 
 def in_words(error: Exception) -> str:
@@ -74,6 +77,9 @@ class Shelf:
                 row = self.ask(key, lambda run: view.glance(run, self.clock))
                 known = self._glances[key] = (signature, row)
             row = known[1] | {"key": key, "now": self.clock.wall()}
+            if row["trouble"] is not None:
+                ago = row["now"] - row["trouble"]["time"]
+                row["trouble"] = row["trouble"] | {"is_recent": ago < _RECENT_S}
             if row["state"] == "dead" and self.is_copy(folder):
                 row["state"] = "elsewhere"
             return row
@@ -95,7 +101,7 @@ class Shelf:
         run = self._opened(key)
         try:
             run.refresh()
-        except LonghaulError:  # its files are others than those that were read
+        except UNREADABLE:  # its files are others than those that were read, or it missed some
             with self._lock:
                 self._open.pop(key, None)
             run = self._opened(key)
@@ -114,7 +120,9 @@ class Shelf:
         with self._lock:
             self._open[key] = run
             self._open.move_to_end(key)
-            while len(self._open) > _MOST_OPEN:
+            while (
+                len(self._open) > 1 and sum(r.steps_read for r in self._open.values()) > _MOST_STEPS
+            ):
                 self._open.popitem(last=False)
         return run
 
@@ -139,12 +147,12 @@ def _unreadable(key: str, name: str, why: str) -> Json:
 
 
 def _runs_below(folder: Path, levels: int = _LEVELS) -> Iterator[RunFolder]:
-    if RunFolder(folder).exists:
-        yield RunFolder(folder)
-        return
-    runs = list_runs(folder)
+    try:
+        runs = [RunFolder(folder)] if RunFolder(folder).exists else list_runs(folder)
+    except (OSError, DamagedFile):
+        return  # somebody else's, or no folder of runs
     yield from runs
-    if levels > 1:
+    if levels > 1 and folder not in [run.path for run in runs]:
         taken = {run.path.name for run in runs}
         for path in sorted(_folders_in(folder)):
             if path.name not in taken:
