@@ -23,9 +23,14 @@ def is_verified(record: Record) -> bool:
     return isinstance(record, Event) and record.data.get("health") == "verified"
 
 
-def grown(path: Path, steps: int = 30, note: str = "looks well", **started: object) -> RunFolder:
-    """A run of so many steps that nobody trained: one a second, with loss 5 / step."""
+def grown(
+    path: Path, steps: int = 30, note: str = "looks well", later: float = 0.0, **started: object
+) -> RunFolder:
+    """A run of so many steps that nobody trained: one a second, with loss 5 / step. Again: the same
+    steps once more, so many seconds `later`.
+    """
     begun = not (path / "run.json").exists()
+    zero = 1e6 if begun else 1e6 + later
     folder = create_run(path, FakeClock())
     journal = Journal(folder, 1)
     if begun:
@@ -41,12 +46,12 @@ def grown(path: Path, steps: int = 30, note: str = "looks well", **started: obje
     for step in range(1, steps + 1):
         journal.append(
             StepRecord(
-                **at, step=step, draw=step, next_draw=step + 1, time=1e6 + step, loss=5.0 / step,
+                **at, step=step, draw=step, next_draw=step + 1, time=zero + step, loss=5.0 / step,
                 gradient_norm=1.0, learning_rate=1e-3, sequences=8, sequence_length=64,
                 seconds={"training": 1.0},
             )
         )  # fmt: skip
     told = {"text": note, "who": note}
-    journal.append(Event(kind="note", step=steps, time=1e6 + steps, data=told, **at))
+    journal.append(Event(kind="note", step=steps, time=zero + steps, data=told, **at))
     journal.close()
     return folder

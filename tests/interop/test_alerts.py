@@ -93,6 +93,27 @@ def test_a_webhook_is_posted_to_and_what_is_too_much_comes_in_the_next(run):
     assert [(body["step"], body["suppressed"]) for body in came] == [(1, 0), (5, 3)]
 
 
+def test_a_full_disk_does_not_have_anybody_called_again_and_again(run, monkeypatch):
+    clock = FakeClock()
+    with server() as (address, came):
+        run.begin(0)
+        run.steps(2)
+        mirror = hooked(run, clock=clock, webhook=address, per_hour=12)
+        run.event("checkpoint-failed", 2, message="no space left on the device")
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("longhaul.interop.trackers.mirror.write_json", full)
+        for _ in range(6):
+            mirror.look()
+            clock.advance(2)
+        assert len(came) == 1
+        monkeypatch.undo()
+        mirror.look()
+        assert len(came) == 1
+
+
 def test_what_fails_is_told_once_and_shows_no_secret(run):
     said, clock = [], FakeClock()
     with server((500, 500, 302, 200)) as (address, came):

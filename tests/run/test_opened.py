@@ -12,6 +12,7 @@ from longhaul.core.errors import UsageError
 from longhaul.logbook.folder import RunFolder, list_runs
 from longhaul.logbook.reading import read_journal
 from longhaul.store.remote_run import look_at
+from small_runs import grown
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,12 @@ def test_steps_that_were_rolled_back_are_told_from_those_kept(
     assert longhaul.open(tmp_path / "drill").steps()["kept"].to_pylist() == [
         True, True, False, False,
     ]  # fmt: skip
+
+
+def test_steps_of_an_attempt_that_went_back_come_as_they_were_made(tmp_path: Path) -> None:
+    for _ in range(2):  # the same steps again, later, by the same attempt
+        grown(tmp_path / "back", steps=3, later=100.0)
+    assert longhaul.open(tmp_path / "back").steps()["step"].to_pylist() == [1, 2, 3, 1, 2, 3]
 
 
 def test_checkpoints_and_the_model_of_each(run: longhaul.Run) -> None:
