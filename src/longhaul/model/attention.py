@@ -50,7 +50,8 @@ class Attention(nn.Module):
         self.own_scale, self.score_softcap = settings.score_scale, settings.score_softcap
         self.scale = settings.score_scale or self.head_width**-0.5
         # √s on queries and on keys instead of s on their product.
-        self.root_scale = self.scale**0.5 if settings.split_score_scale else None
+        root = self.head_width**-0.25 if settings.score_scale is None else settings.score_scale**0.5
+        self.root_scale = root if settings.split_score_scale else None
         # One product for queries, keys and values; rows in that order, heads within each.
         keys = self.key_heads * self.head_width
         parts = (settings.heads_width, keys, keys)
