@@ -56,6 +56,8 @@ class LiveRun:
         self.connection = empty_connection()
         """With the tables `steps`, `booked`, and `gauged` (see `model_gauges`), as
         `queries.connect` describes them."""
+        self.steps_read = 0
+        """Rows of the table `steps`: a cursor for `steps_since`."""
         self.version = 0
         """Rises with every event, finding or decision."""
         self._tail = JournalTail(folder)
@@ -87,12 +89,6 @@ class LiveRun:
     def damaged(self) -> int:
         """Lines of the journal's events that cannot be read."""
         return self._tail.damaged
-
-    @property
-    def steps_read(self) -> int:
-        """Rows of the table `steps`: a cursor for `steps_since`."""
-        row = self.connection.execute("SELECT count(*) FROM steps").fetchone()
-        return int(row[0]) if row else 0
 
     def refresh(self) -> bool:
         """Read what has been appended; whether that was anything.
@@ -156,7 +152,8 @@ class LiveRun:
 
     def _insert(self, rows: str) -> None:
         booked = booked_sql(rows)
-        self.connection.execute(f"INSERT INTO steps SELECT {_COLUMNS} FROM {rows}")
+        inserted = self.connection.execute(f"INSERT INTO steps SELECT {_COLUMNS} FROM {rows}")
+        self.steps_read += sum(row[0] for row in inserted.fetchall())
         self.connection.execute(
             "INSERT INTO booked SELECT segment, bucket, sum(seconds), false "
             f"FROM ({booked}) GROUP BY segment, bucket"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from fakes import FakeClock
+from longhaul.board import view
 from longhaul.board.live_run import LiveRun
 from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder
@@ -114,8 +116,6 @@ def test_steps_come_as_they_are_made(client, runs):
     key = keys(client)["first"]
     shelf = Shelf([runs], FakeClock())
     assert shelf.folder(key) is not None
-    from longhaul.board import view
-
     first = shelf.ask(key, lambda run: view.since(run, 28))
     assert (first["step"], first["cursor"]) == ([29, 30], 30)
     grown(runs / "first", steps=2)
@@ -290,3 +290,28 @@ def test_trouble_is_recent_for_an_hour_and_no_longer(tmp_path):
     clock.advance(3600)
     (row,) = shelf.glances()
     assert not row["trouble"]["is_recent"]
+
+
+def test_many_may_look_at_once_while_runs_grow(tmp_path):
+    for number in range(3):
+        grown(tmp_path / f"run-{number}")
+    shelf = Shelf([tmp_path], FakeClock())
+    keys = [row["key"] for row in shelf.glances()]
+
+    def look(key: str) -> int:
+        at = 0
+        for _ in range(8):
+            assert "unreadable" not in {row["state"] for row in shelf.glances()}
+            steps = shelf.ask(key, lambda run: view.since(run, at))
+            assert steps["cursor"] == at + len(steps["step"])
+            at = steps["cursor"]
+            shelf.ask(key, lambda run: view.whole(run, shelf.clock))
+            shelf.ask(key, view.gauges)
+        return at
+
+    with ThreadPoolExecutor(4) as pool:
+        seen = [pool.submit(look, key) for key in keys]
+        for again in range(8):
+            grown(tmp_path / "run-0", steps=3, later=100.0 * (again + 1))
+        assert all(at.result() >= 30 for at in seen)
+    assert shelf.ask(keys[0], lambda run: run.steps_read) in (30, 54)

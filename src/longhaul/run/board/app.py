@@ -151,7 +151,8 @@ class _Board:
                     steps = await run_sync(self._shelf.ask, key, partial(view.since, cursor=at))
                 except UNREADABLE as error:
                     yield {"event": "trouble", "data": json.dumps(in_words(error))}
-                    return
+                    await anyio.sleep(_LOOK_EVERY_S)
+                    continue
                 row = await run_sync(self._shelf.glance, key)
                 state = row["state"]
                 if (steps["cursor"], steps["version"], state) != (at, version, before):
