@@ -63,9 +63,9 @@ TORCH ?= torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-# lm-evaluation-harness brings as much as all others together.
+# lm-evaluation-harness brings as much as all others together; wandb is large too.
 .venv/installed-slow: pyproject.toml | .venv/installed-dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,eval]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,eval,wandb]'
 	@touch $@
 
 setup: .venv/installed

@@ -9,7 +9,8 @@ from longhaul.interop.trackers.mirror import Mirror
 from longhaul.interop.trackers.series import Lineage
 from longhaul.interop.trackers.wandb import WandbRun
 
-pytest.importorskip("wandb")
+pytest.importorskip("wandb", reason="wandb is not installed (pip install '.[wandb]')")
+pytestmark = pytest.mark.slow
 pb = pytest.importorskip("wandb.proto.wandb_internal_pb2")
 
 _BLOCK, _HEADER = 32768, 7

@@ -3,6 +3,7 @@
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -302,7 +303,7 @@ def test_many_may_look_at_once_while_runs_grow(tmp_path):
         at = 0
         for _ in range(8):
             assert "unreadable" not in {row["state"] for row in shelf.glances()}
-            steps = shelf.ask(key, lambda run: view.since(run, at))
+            steps = shelf.ask(key, partial(view.since, cursor=at))
             assert steps["cursor"] == at + len(steps["step"])
             at = steps["cursor"]
             shelf.ask(key, lambda run: view.whole(run, shelf.clock))
