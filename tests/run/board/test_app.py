@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.responses import Response
 from starlette.testclient import TestClient
 
 from fakes import FakeClock
@@ -19,6 +20,7 @@ from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.requests import pending
+from longhaul.run.board import app as app_module
 from longhaul.run.board import shelf as shelf_module
 from longhaul.run.board.app import application
 from longhaul.run.board.shelf import Shelf
@@ -178,7 +180,11 @@ odd = settings(
 @odd
 @given(path=st.sampled_from(PATHS), name=NASTY, method=st.sampled_from(["GET", "POST", "PUT"]))
 def test_no_odd_path_is_an_error_of_ours_or_leads_out(client, path, name, method):
-    answer = client.request(method, path.format(name), headers={"authorization": f"Bearer {TOKEN}"})
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    with pytest.MonkeyPatch.context() as patch:
+        # A client resolves `/api/runs/../events` by itself, and would read that stream for ever.
+        patch.setattr(app_module, "EventSourceResponse", lambda stream: Response())
+        answer = client.request(method, path.format(name), headers=headers)
     assert answer.status_code in (200, 400, 401, 404, 405, 415, 422), answer.text
     assert "root:" not in answer.text
     assert "secret" not in answer.text.replace("secret.txt", "")
