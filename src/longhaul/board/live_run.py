@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, gettempdir
 
 from longhaul.board.curves import ModelGauges, read_model_gauges
 from longhaul.core.records import Event, Record
@@ -16,6 +16,7 @@ from longhaul.logbook.queries import (
     booked_sql,
     empty_connection,
     parquet_sql,
+    quoted,
     sources_of,
     steps_sql,
     usable_parquet,
@@ -31,6 +32,9 @@ _GAUGED = (
     "cardinality(coalesce(gauges, MAP {})) + cardinality(coalesce(totals, MAP {})) + "
     "cardinality(coalesce(source_losses, MAP {})) > 0"
 )
+_MOST_MEMORY = "256MB"
+"""Of one run: gauges of a million steps take more while they are read, and are spilled then."""
+_SPILLED = "longhaul-board-spilled"
 _GAUGES = "segment, step, gauges, totals, source_losses"
 
 
@@ -56,6 +60,9 @@ class LiveRun:
         self.connection = empty_connection()
         """With the tables `steps`, `booked`, and `gauged` (see `model_gauges`), as
         `queries.connect` describes them."""
+        spilled = quoted(Path(gettempdir(), _SPILLED))
+        self.connection.execute(f"SET temp_directory = {spilled}")
+        self.connection.execute(f"SET memory_limit = '{_MOST_MEMORY}'")
         self.steps_read = 0
         """Rows of the table `steps`: a cursor for `steps_since`."""
         self.version = 0
