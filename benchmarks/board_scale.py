@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -151,7 +151,7 @@ def written(folder: RunFolder, steps: int, ranks: int) -> int:
         name, begin = f"1.{number:02d}", max(0, number * tenth - back * (number > 0))
         opened(folder, name, f"1.{number - 1:02d}" if number else "", begin, attempt=1)
         end = (number + 1) * tenth
-        rows.append(to_line(step_record(s, 1, name)) for s in range(begin + 1, end + 1))
+        rows.append(steps_of(name, range(begin + 1, end + 1)))
     count += in_files(folder, rows)
     opened(folder, "1.99", "1.09", steps, attempt=2)
     (folder.journal / "000002.pilot.jsonl").touch()
@@ -161,6 +161,10 @@ def written(folder: RunFolder, steps: int, ranks: int) -> int:
             count += 1
             journal.write(f"{line}\n")
     return count
+
+
+def steps_of(segment: str, steps: Iterable[int]) -> Iterator[str]:
+    return (to_line(step_record(step, 1, segment)) for step in steps)
 
 
 def opened(folder: RunFolder, number: str, parent: str, step: int, attempt: int) -> None:

@@ -58,6 +58,8 @@ def test_an_empty_run_is_opened_without_a_complaint(tmp_path):
 
 def test_a_broken_script_would_be_noticed(told, tmp_path):
     path = write_report(told, FakeClock(), tmp_path / "page.html")
-    path.write_text(path.read_text().replace("drawHeat();\n    drawTotal();", "nonsense();"))
+    script = path.read_text()
+    assert "takeGauges();" in script
+    path.write_text(script.replace("takeGauges();", "nonsense();"))
     _, console = opened(path, tmp_path / "profile")
     assert any("nonsense" in line for line in console)

@@ -2,14 +2,17 @@ import math
 
 import pytest
 
+from fakes import FakeClock
+from longhaul.board import view
 from longhaul.board.curves import means, note_kept, pace, step_totals, thinned, tokens_seen
 from longhaul.board.live_run import LiveRun
-from longhaul.logbook.summary import read_branches
+from longhaul.logbook.queries import compact
+from longhaul.logbook.segments import read_segments
 
 
 def settled(folder):
     connection = LiveRun(folder).connection
-    note_kept(connection, read_branches(folder, connection, [], live=False))
+    note_kept(connection, read_segments(folder))
     return connection
 
 
@@ -79,3 +82,17 @@ def test_tokens_seen_are_those_of_the_steps_that_were_kept(spiky):
         assert (steps[-1], tokens[-1]) == (9950, 9950 * 64 * 1024)
         assert all(seen == step * 64 * 1024 for step, seen in zip(steps, tokens, strict=True))
         assert len(steps) <= 601
+
+
+def test_the_first_look_at_a_long_run_shows_the_extremes_of_every_step(spiky, monkeypatch):
+    assert view.first_look(spiky) is None  # nothing is compacted
+    compact(spiky, FakeClock())
+    assert view.first_look(spiky) is None  # and its steps are read as soon
+    monkeypatch.setattr("longhaul.board.preview._FEWEST", 1)
+    look = view.first_look(spiky)
+    with settled(spiky) as connection:
+        low, high = connection.execute("SELECT min(loss), max(loss) FROM steps").fetchone()
+    shown = [y for trace in look["traces"] for y in trace["y"]]
+    assert (min(shown), max(shown)) == pytest.approx((low, high), rel=1e-4)
+    fates = {(trace["name"], trace["meta"]["kept"]) for trace in look["traces"]}
+    assert fates == {("1.00", True), ("1.00", False), ("1.01", True)}

@@ -1,11 +1,11 @@
 from longhaul.board.curves import ModelGauges, note_kept
 from longhaul.board.live_run import LiveRun
-from longhaul.logbook.summary import read_branches
+from longhaul.logbook.segments import read_segments
 
 
 def read(folder):
     with LiveRun(folder) as run:
-        note_kept(run.connection, read_branches(folder, run.connection, [], live=False))
+        note_kept(run.connection, read_segments(folder))
         return run.model_gauges()
 
 

@@ -366,7 +366,21 @@
       }
       compareMenu.append(...found.filter((row) => row.key !== key).map((row) => make("option", { value: row.key, textContent: row.name })));
     };
-    showWhole().then(list);
+    // Of a long run the loss is drawn from its roll-ups while the server still reads its steps.
+    const firstLook = async () => {
+      const look = await ask(`/api/runs/${key}/first-look`).catch(() => null);
+      const rest = closed ? null : showWhole();
+      if (look) await drawable;
+      if (look && run === null && !closed) {
+        parts.loss.replaceChildren(fromServer(look.section));
+        data.figures = [look];
+        charts = chartsOf(data);
+        charts.wire();
+        charts.drawFigures();
+      }
+      await rest;
+    };
+    firstLook().then(list);
     const cycle = (menu) => { menu.selectedIndex = (menu.selectedIndex + 1) % menu.length; menu.dispatchEvent(new Event("change")); };
     return {
       close: () => { closed = true; source?.close(); charts?.leave(); },

@@ -11,7 +11,8 @@ from typing import Any
 
 import duckdb
 
-from longhaul.logbook.summary import Branch
+from longhaul.logbook.segments import SegmentOpening, by_opening
+from longhaul.logbook.summary import kept_until
 
 MOST_POINTS = 4000
 """Of one curve: more cannot be told apart on a screen, and fewer would hide nothing either,
@@ -33,15 +34,15 @@ class Curve:
     y: tuple[float, ...]
 
 
-def note_kept(connection: duckdb.DuckDBPyConnection, grown: Sequence[Branch]) -> tuple[Branch, ...]:
-    """Note in the table `kept` which steps are; the branches as they were opened, in order."""
-    order = sorted(grown, key=lambda branch: (branch.opening.attempt, branch.opening.opened))
+def note_kept(connection: duckdb.DuckDBPyConnection, openings: Sequence[SegmentOpening]) -> None:
+    """Note in the table `kept` which steps of these segments the run's present weights hold."""
+    limits = kept_until(openings)
+    names = [str(opening.number) for opening in by_opening(openings)]
     connection.execute(
         "CREATE OR REPLACE TABLE kept AS SELECT unnest(?::VARCHAR[]) AS segment, "
         "unnest(?::BIGINT[]) AS place, unnest(?::BIGINT[]) AS kept",
-        [[b.number for b in order], list(range(len(order))), [b.kept_until for b in order]],
+        [names, list(range(len(names))), [limits[name] for name in names]],
     )
-    return tuple(order)
 
 
 def thinned(
@@ -49,14 +50,11 @@ def thinned(
     figures: Sequence[str],
     most_points: int = MOST_POINTS,
 ) -> dict[str, list[Curve]]:
-    """Of each figure (a column of numbers in `steps`) step → its value, by smallest and largest of
-    every bucket; at most so many points where segments do not overlap.
+    """Of each figure (see `_FIGURES`) step → its value, by smallest and largest of every bucket; at
+    most so many points where segments do not overlap.
     """
     ends = {
-        figure: {
-            f"arg_{end}(step, {figure}) {_finite(figure)}": f"{end}({figure}) {_finite(figure)}"
-            for end in ("min", "max")
-        }
+        figure: {f"arg_{end}(step, {figure})": f"{end}({figure})" for end in ("min", "max")}
         for figure in figures
     }
     return _bucketed(connection, ends, most_points // 2)
@@ -66,7 +64,7 @@ def means(connection: duckdb.DuckDBPyConnection, figures: Sequence[str]) -> dict
     """Step → mean of each figure over about 400 buckets; none where every step can be seen."""
     if _bucket_width(connection, MOST_POINTS // 2) == 1:
         return {figure: [] for figure in figures}
-    of = {figure: {"max(step)": f"avg({figure}) {_finite(figure)}"} for figure in figures}
+    of = {figure: {"max(step)": f"avg({figure})"} for figure in figures}
     return _bucketed(connection, of, _MOST_MEANS)
 
 
@@ -99,8 +97,13 @@ def step_totals(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
     return (int(row[0]), int(row[1]), int(row[2])) if row else (0, 0, 0)
 
 
-def _finite(figure: str) -> str:
-    return f"FILTER (isfinite({figure}))"
+_FIGURES = ("loss", "gradient_norm", "learning_rate", "loss_scale")
+# Made finite here once: a filter of each aggregate would look at each value four times.
+_FINITE_STEPS = (
+    "SELECT segment, place, step <= kept AS kept, step, time, tokens, timed, "
+    + ", ".join(f"if(isfinite({figure}), {figure}, NULL) AS {figure}" for figure in _FIGURES)
+    + " FROM steps JOIN kept USING (segment)"
+)
 
 
 def _bucketed(
@@ -115,8 +118,8 @@ def _bucketed(
     )
     rows = connection.execute(
         f"SELECT point.figure, segment, place, kept, point.x, point.y FROM "
-        f"(SELECT segment, place, step <= kept AS kept, unnest([{points_sql}]) AS point FROM steps "
-        f"JOIN kept USING (segment) GROUP BY segment, place, step <= kept, step // {width}) "
+        f"(SELECT segment, place, kept, unnest([{points_sql}]) AS point FROM ({_FINITE_STEPS}) "
+        f"GROUP BY segment, place, kept, step // {width}) "
         f"WHERE isfinite(point.y) ORDER BY place, point.x, point.y"
     ).fetchall()
     points: dict[tuple[str, str, int, bool], dict[float, float]] = {}

@@ -52,6 +52,15 @@ def loss_figure(facts: RunFacts) -> Figure:
                     "hovertemplate": "validation %{y:.4f}<br>step %{x:,}<extra></extra>",
                 }
             )  # fmt: skip
+    return _loss([*traces, *_incident_marks(facts.incidents, facts.step)], curves)
+
+
+def loss_preview(curves: Sequence[Curve]) -> Figure:
+    """The same figure while nothing is known but these curves."""
+    return _loss(_stretches(curves, "loss", legend=True), curves)
+
+
+def _loss(traces: Sequence[Json], curves: Sequence[Curve]) -> Figure:
     layout: Json = {"yaxis": {"title": {"text": "nats"}}}
     if limits := _loss_limits(curves):
         layout["yaxis"]["range"] = limits
@@ -59,7 +68,7 @@ def loss_figure(facts: RunFacts) -> Figure:
         "loss", "Loss",
         "Mean over the target tokens of each global batch, coloured by segment; faint: steps that "
         "were rolled back or lost. Diamonds: validation. Numbers on top: incidents.",
-        [*traces, *_incident_marks(facts.incidents, facts.step)],
+        traces,
         {**layout, "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False,
                               "fixedrange": True}},
         460, can_be_log=True,

@@ -206,13 +206,25 @@ const chartsOf = (data) => {
     Plotly.react(chart("total"), traces, layout(own, { title: { text: "step" }, tickformat: ",d" }), CONFIG);
   };
 
-  const drawFigures = () => data.figures.forEach(drawFigure);
-  const draw = () => {
-    takeGauges();
-    drawFigures();
-    drawHeat();
-    drawTotal();
+  // One chart a turn, so that the first is seen, and a key heard, while the others are drawn.
+  const waiting = new Map();
+  const drawNext = () => {
+    const [name, act] = waiting.entries().next().value ?? [];
+    if (!act) return;
+    waiting.delete(name);
+    act();
+    if (waiting.size) setTimeout(drawNext);
   };
+  const jobs = (withGauges) => [
+    ...data.figures.map((figure) => [figure.name, () => drawFigure(figure)]),
+    ...(withGauges ? [["heat", drawHeat], ["total", drawTotal]] : []),
+  ];
+  const inTurn = (own) => {
+    for (const [name, act] of own) waiting.set(`chart ${name}`, act);
+    drawNext();
+  };
+  const drawFigures = () => inTurn(jobs(false));
+  const draw = () => { takeGauges(); inTurn(jobs(true)); };
 
   // Menus and boxes act on their charts; those that were wired before are left alone.
   const wire = () => {
@@ -230,14 +242,15 @@ const chartsOf = (data) => {
   };
   const printing = (on) => () => {
     document.documentElement.classList.toggle("print", on);
-    draw();
+    takeGauges();
+    jobs(true).forEach(([, act]) => act()); // paper does not wait
   };
   const shown = new AbortController();
   const whileShown = { signal: shown.signal };
   addEventListener("beforeprint", printing(true), whileShown);
   addEventListener("afterprint", printing(false), whileShown);
   dark.addEventListener("change", draw, whileShown);
-  return { draw, drawFigures, wire, leave: () => shown.abort() };
+  return { draw, drawFigures, wire, leave: () => { waiting.clear(); shown.abort(); } };
 };
 
 const embedded = document.getElementById("data");

@@ -12,13 +12,16 @@ from longhaul.board.incidents import incidents
 from longhaul.board.live_run import LiveRun
 from longhaul.board.outlook import outlook, reach
 from longhaul.board.page import figure_section
+from longhaul.board.preview import preview
 from longhaul.board.report import gauge_section, sections_in_words
 from longhaul.config.train import TargetSection
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError
 from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Record
-from longhaul.logbook.summary import read_branches, summary_of
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.segments import read_segments
+from longhaul.logbook.summary import summary_of
 from longhaul.monitor.throughput import mfu
 
 _SPARK_POINTS = 120
@@ -81,12 +84,16 @@ def whole(run: LiveRun, clock: Clock) -> Json:
     }  # fmt: skip
 
 
+def first_look(folder: RunFolder) -> Json | None:
+    """The loss of a long run, to be looked at until `whole` is there."""
+    figure = preview(folder)
+    return _figure(figure) if figure else None
+
+
 def gauges(run: LiveRun) -> Json:
     """A run's gauges and the section that shows them."""
     with run.lock:
-        note_kept(
-            run.connection, read_branches(run.folder, run.connection, run.records, live=False)
-        )
+        note_kept(run.connection, read_segments(run.folder))
         found = run.model_gauges()
     return {"section": gauge_section(found), "gauges": vars(found)}
 

@@ -162,8 +162,8 @@ def test_a_page_that_a_stranger_s_name_leads_to_gets_nothing(client):
 
 
 PATHS = (
-    "/api/runs/{}", "/api/runs/{}/gauges", "/api/runs/{}/events", "/api/runs/{}/requests",
-    "/static/{}", "/{}", "/api/{}",
+    "/api/runs/{}", "/api/runs/{}/first-look", "/api/runs/{}/gauges", "/api/runs/{}/events",
+    "/api/runs/{}/requests", "/static/{}", "/{}", "/api/{}",
 )  # fmt: skip
 NASTY = st.one_of(
     st.sampled_from(

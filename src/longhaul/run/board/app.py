@@ -79,6 +79,7 @@ def application(
         Route("/api/references", board.references),
         Route("/api/events", board.events),
         Route("/api/runs/{key}", board.run),
+        Route("/api/runs/{key}/first-look", board.first_look),
         Route("/api/runs/{key}/gauges", board.gauges),
         Route("/api/runs/{key}/events", board.run_events),
         Route("/api/runs/{key}/requests", board.request, methods=["POST"]),
@@ -120,6 +121,9 @@ class _Board:
 
     async def run(self, request: Request) -> Response:
         return await self._answer(request, lambda run: view.whole(run, self._shelf.clock))
+
+    async def first_look(self, request: Request) -> Response:
+        return JSONResponse(await run_sync(view.first_look, self._folder(request)))
 
     async def gauges(self, request: Request) -> Response:
         return await self._answer(request, view.gauges)
