@@ -136,6 +136,7 @@ GREEDY = (
     "--set", "train.steps=2", "--set", "optim.schedule.warmup_steps=1", "--set", "optim.lr=1e-6",
     "--set", "sample.tokens=12", "--set", "sample.temperature=0", "--set", "model.layers=4",
     "--set", "model.zero_head=false",
+    "--set", "evaluation.interval_steps=1", "--set", "sample.at_evaluations=true",
 )  # fmt: skip
 
 
@@ -156,6 +157,7 @@ def test_ranks_that_have_parts_of_a_model_write_what_one_process_does(room, npro
         code, output = room.run("train", "drill", *GREEDY, *sets, "--nproc", str(ranks), "--new")
         assert code == 0, output
         name = "drill" if ranks == 1 else "drill-2"
-        (finished,) = [r for r in room.records(name) if getattr(r, "kind", "") == "finished"]
-        written.append(finished.data["sample"])
-    assert written[0] == written[1] != ""
+        samples = [r for r in room.records(name) if getattr(r, "kind", "") == "sample"]
+        written.append([(sample.step, sample.data["text"]) for sample in samples])
+    assert written[0] == written[1]
+    assert [step for step, text in written[0] if text] == [1, 2]

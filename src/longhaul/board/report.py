@@ -10,6 +10,7 @@ from longhaul.board.curves import ModelGauges
 from longhaul.board.facts import RunFacts, read_facts
 from longhaul.board.figures import loss_figure, progress_figure, step_figures
 from longhaul.board.page import chart, document, figure_section, plotly_script, section, write
+from longhaul.board.samples import sample_list
 from longhaul.board.tables import (
     attempt_table,
     background,
@@ -43,6 +44,7 @@ def render(facts: RunFacts, plotly: str) -> str:
 {figure_section(progress)}
 {gauge_section(facts.model_gauges)}
 {"".join(figure_section(figure) for figure in others)}
+{words["samples"]}
 {words["attempts"]}
 {words["time"]}
 {words["background"]}"""
@@ -55,10 +57,12 @@ Times are UTC.{damaged}"""
 def sections_in_words(facts: RunFacts) -> dict[str, str]:
     """Name → HTML of the parts of a page without a chart."""
     told = chronicle_list(chronicle(facts), facts.began)
+    samples = sample_list(facts)
     return {
         "chronicle": section("chronicle", "What happened", told),
         "incidents": section("incidents", "Incidents", incident_table(facts)),
         "segments": section("segments", "Segments", segment_table(facts)),
+        "samples": section("samples", "Samples", samples) if samples else "",
         "attempts": section("attempts", "Attempts", attempt_table(facts)),
         "time": section("time", "Where the time went", time_bars(facts)),
         "background": section("background", "Settings, software, machine", background(facts)),

@@ -199,7 +199,7 @@ class MachineSection(Section):
 
 
 class SampleSection(Section):
-    """The text written at the end of a run."""
+    """The text that a run writes at its end."""
 
     prompt: str = live("\n")
     """What the sample goes on from."""
@@ -209,6 +209,8 @@ class SampleSection(Section):
     """0 always takes the likeliest token."""
     top_k: int = live(50, ge=0)
     """Draw from this many likeliest tokens; 0 draws from all."""
+    at_evaluations: bool = live(False)
+    """Write one after each evaluation in training too; the board shows how they came along."""
 
 
 class OrderSection(Section):

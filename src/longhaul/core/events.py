@@ -26,6 +26,8 @@ class EventKind(StrEnum):
     """Written before the first forward pass of an evaluation; no data."""
     EVALUATION = "evaluation"
     """The held-out `loss` and `bits_per_byte`, in all and by source, and of how much."""
+    SAMPLE = "sample"
+    """A `text` was written after an evaluation; a `message` if that could not be."""
     SCORED = "scored"
     """`longhaul eval --watch` has judged a checkpoint, of this `manifest` (hash): what was `asked`,
     the `loss` and `bits_per_byte` of the validation split, `texts`, `tasks`, `host`, `took_s`."""

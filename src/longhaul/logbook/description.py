@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from textwrap import shorten
 from typing import Any, Literal
 
 from longhaul.core.addresses import scrubbed
@@ -12,6 +13,8 @@ from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.core.units import count, loss_in_words, short_bytes, short_count, short_seconds
 
 Tone = Literal["plain", "good", "notice", "warning", "alarm"]
+_MOST_OF_A_SAMPLE = 100
+"""Characters of it in a line."""
 _IMPLIED = {"record", "request"}
 """Keys of an event's data that tell a person nothing."""
 
@@ -109,6 +112,8 @@ def event_line(event: Event) -> str:
     match event.kind:
         case EventKind.EVALUATION if "loss" in data:
             return f"validation loss {evaluation_in_words(data)}"
+        case EventKind.SAMPLE if data.get("text"):
+            return f"sample: {shorten(str(data['text']), _MOST_OF_A_SAMPLE, placeholder=' …')}"
         case EventKind.ATTEMPT_STARTED:
             by = f"process {data.get('pid')} on {data.get('host')}"
             return f"attempt {event.attempt} started from {resumed_in_words(data)} ({by})"

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from longhaul.data.dataset import Dataset
+from longhaul.config.recipe import Recipe
 from longhaul.data.tokenizing import Tokenizer
 from longhaul.model.gpt import GPT
 from longhaul.parallel.world import World
-from longhaul.train.orders import WriteSample
-from longhaul.train.trainer import Trainer
+from longhaul.train.parts import Parts
 
 
 def sample_tokens(
@@ -66,31 +65,27 @@ def sample_tokens(
         model.train(was_training)
 
 
-def write_sample(trainer: Trainer, dataset: Dataset) -> str:
-    """The text that the recipe asks for at the end; empty if it asks for none.
-
-    All ranks write it together: each holds only a part of the model.
+def write_sample(parts: Parts, settings: Recipe) -> str:
+    """The text that the recipe asks for, by all ranks together: each may hold but a part of the
+    model.
     """
-    settings, step = trainer.settings, trainer.training_step
-    if settings.sample.tokens == 0:
-        return ""
-    trainer.coordinator.order(WriteSample())
+    step, tokenizer = parts.step, parts.dataset.tokenizer
     tokens: list[int] = []
     for token in sample_tokens(
         step.model,
-        prompt_tokens(dataset.tokenizer, settings.sample.prompt),
+        prompt_tokens(tokenizer, settings.sample.prompt),
         most_tokens=settings.sample.tokens,
         context=settings.model.context,
         temperature=settings.sample.temperature,
         top_k=settings.sample.top_k,
         seed=settings.seed,
         device=step.device,
-        end_of_text=dataset.tokenizer.end_of_text,
-        ranks=trainer.ranks,
+        end_of_text=tokenizer.end_of_text,
+        ranks=parts.ranks,
     ):
         step.alive()
         tokens.append(token)
-    return settings.sample.prompt + dataset.tokenizer.decode(tokens)
+    return settings.sample.prompt + tokenizer.decode(tokens)
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:

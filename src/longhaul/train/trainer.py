@@ -11,6 +11,7 @@ from functools import partial
 from longhaul.checkpoint.capture import PartsFor, capture
 from longhaul.config.data import BatchStage
 from longhaul.config.recipe import Recipe
+from longhaul.core.errors import LonghaulError
 from longhaul.core.events import EventKind
 from longhaul.core.faults import Point, point
 from longhaul.core.records import Decision, Event, StepRecord
@@ -32,6 +33,7 @@ from longhaul.train.effective import (
 )
 from longhaul.train.evaluation import Evaluator
 from longhaul.train.parts import Identity, Parts
+from longhaul.train.sampling import write_sample
 from longhaul.train.state import Position, training_state
 
 
@@ -115,6 +117,8 @@ class Trainer:
         evaluation, checkpoint = settings.evaluation, settings.checkpoint
         if self._due(evaluation.interval_steps) and not self._stopping:
             yield from self.evaluate(evaluation.tokens)
+            if settings.sample.at_evaluations and not (self._stopping or self._went_back):
+                yield from self.sample()
         if self._due(self.save_interval) and not self._stopping:
             yield from self.save()
         if self._due(checkpoint.snapshot_interval_steps):
@@ -210,6 +214,18 @@ class Trainer:
         with self._parts.time_buckets.track("evaluation"):
             figures = self._evaluator.figures(self.settings, most_tokens)
         yield from self.coordinator.boundary([self._event(EventKind.EVALUATION, **figures)])
+
+    def sample(self) -> Iterator[StepRecord | Event]:
+        """Write the text that the recipe asks for; nothing if it asks for none."""
+        if self.settings.sample.tokens == 0:
+            return
+        self.coordinator.order_unless_due(orders.WriteSample())
+        with self._parts.time_buckets.track("evaluation"):
+            try:
+                written = {"text": write_sample(self._parts, self.settings)}
+            except LonghaulError as error:  # a prompt must not keep a run from its end
+                written = {"text": "", "message": str(error)}
+        yield from self.coordinator.boundary([self._event(EventKind.SAMPLE, **written)])
 
     def save(self) -> Iterator[StepRecord | Event]:
         """Hand the training state to the saver, which writes it while training goes on."""

@@ -1,4 +1,4 @@
-"""What is told before the first step of an attempt."""
+"""What is told before the first step of an attempt, and the samples that it writes."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fakes import SilentView
+from longhaul.core.errors import DataError, ExitCode
 from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.description import readable_line
 from longhaul.logbook.folder import RunFolder
@@ -52,3 +53,30 @@ def test_other_software_is_told_and_recorded_before_the_first_step(
     assert f"software.packages.numpy {old} → 99.0" in readable_line(told)
     after = records[records.index(told) :]
     assert sum(isinstance(record, StepRecord) for record in after) == 5
+
+
+def test_samples_on_the_way_change_nothing_of_the_training(new_room, tmp_path) -> None:
+    losses, samples = [], []
+    for asked in ("false", "true"):
+        room = new_room(tmp_path / asked)
+        room.train(
+            8, "evaluation.interval_steps=3", "sample.tokens=4", f"sample.at_evaluations={asked}"
+        )
+        losses.append([record.loss for record in room.of(StepRecord)])
+        samples.append({event.step: event.data["text"] for event in room.events("sample")})
+    assert losses[0] == losses[1]
+    assert list(samples[0]) == [8]
+    assert list(samples[1]) == [3, 6, 8]
+    assert samples[0][8] == samples[1][8]
+    assert all(len(text) > 1 for text in samples[1].values())
+
+
+def test_a_prompt_that_cannot_be_read_keeps_no_run_from_its_end(room, monkeypatch) -> None:
+    def refuse(*_: object) -> str:
+        raise DataError("the prompt is unreadable", "write another")
+
+    monkeypatch.setattr("longhaul.train.trainer.write_sample", refuse)
+    asked = ("evaluation.interval_steps=3", "sample.tokens=4", "sample.at_evaluations=true")
+    assert room.train(4, *asked) is ExitCode.FINISHED
+    assert "WARNING: no sample: the prompt is unreadable" in room.said
+    assert [event.step for event in room.events("sample")] == [3, 4]

@@ -3,19 +3,17 @@
 from typing import Any
 
 from longhaul.core.clocks import goodput, time_spent
-from longhaul.core.errors import ExitCode, LonghaulError, NeedsPerson
+from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.events import EventKind
 from longhaul.core.output import time_rows
 from longhaul.core.records import Event
 from longhaul.core.units import loss_in_words, short_count, short_seconds
-from longhaul.data.dataset import Dataset
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.loop import TrainingLoop
-from longhaul.train.sampling import write_sample
 
 
-def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
+def finish(attempt: Attempt, loop: TrainingLoop) -> ExitCode:
     """Save, evaluate on the whole split, write a sample, and say where the time went."""
     trainer, run_log, view = loop.trainer, attempt.run_log, attempt.view
     _save(loop)
@@ -24,12 +22,14 @@ def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
         loop.keep([record])
         if isinstance(record, Event) and record.kind == EventKind.EVALUATION:
             loss = dict(record.data)
-    with run_log.time.track("evaluation"):
-        try:
-            text = write_sample(trainer, dataset)
-        except LonghaulError as error:  # a prompt must not keep a trained run from its end
-            text = ""
-            view.say(f"WARNING: no sample: {error}")
+    sample: dict[str, Any] = {}
+    for record in trainer.sample():
+        loop.keep([record])
+        if isinstance(record, Event) and record.kind == EventKind.SAMPLE:
+            sample = dict(record.data)
+    text = sample.get("text", "")
+    if "message" in sample:
+        view.say(f"WARNING: no sample: {sample['message']}")
     position, limit = trainer.position, ""
     if loop.out_of_time and not trainer.finished:
         limit = f" at its time limit (step {position.step} of {trainer.settings.total_steps()})"

@@ -18,7 +18,6 @@ from longhaul.core.clocks import RealClock, TimeBuckets, process_start
 from longhaul.core.errors import ExitCode
 from longhaul.core.records import StepRecord
 from longhaul.core.signals import leaving_at_once, listening
-from longhaul.data.dataset import Dataset
 from longhaul.data.verification import text_for_training
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState
@@ -39,7 +38,6 @@ from longhaul.train.memory import measure_as_ordered
 from longhaul.train.out_of_memory import MemoryGuard, reporting_in_own_file
 from longhaul.train.parts import Identity
 from longhaul.train.rank_comparison import SilentCorruption
-from longhaul.train.sampling import write_sample
 from longhaul.train.trainer import Trainer
 
 AnyOrder = (
@@ -108,7 +106,7 @@ def follow(place: Place, known: RunFolder | None = None) -> ExitCode:
         ledger, identity = shared
 
         def obey(order: AnyOrder) -> None:
-            carry_out(order, trainer, dataset, folder.checkpoints)
+            carry_out(order, trainer, folder.checkpoints)
 
         follower = Follower(parts, stop_request, obey, place_among)
         trainer = Trainer(recipe, ledger, parts, identity, follower)
@@ -129,7 +127,7 @@ def train_until_ended(trainer: Trainer, progress: ProgressFile | None = None) ->
     raise AssertionError("a follower ends when rank 0 does")
 
 
-def carry_out(order: AnyOrder, trainer: Trainer, dataset: Dataset, checkpoints: Path) -> None:
+def carry_out(order: AnyOrder, trainer: Trainer, checkpoints: Path) -> None:
     """Do what rank 0 does at a step boundary; Ended or SilentCorruption if rank 0 has ended."""
     assert trainer.ranks is not None
     control = trainer.ranks.control
@@ -154,7 +152,7 @@ def carry_out(order: AnyOrder, trainer: Trainer, dataset: Dataset, checkpoints: 
         case orders.Compare(what):
             _take(trainer.compare(what))
         case orders.WriteSample():
-            write_sample(trainer, dataset)
+            _take(trainer.sample())
         case orders.WaitForStore():
             received(control)
         case FindCause():

@@ -104,7 +104,7 @@ def _run(
         loop.run()
         attempt.view.end()
         done = trainer.finished or loop.out_of_time
-        code = finish(attempt, loop, dataset) if done else end_unfinished(attempt, loop)
+        code = finish(attempt, loop) if done else end_unfinished(attempt, loop)
         _end_others(trainer, code)
         if done:
             loop.checkpoint_manager.settle(lambda: stop_request.exit_code is not None)
