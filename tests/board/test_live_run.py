@@ -10,6 +10,7 @@ from longhaul.board.facts import RunFacts, facts_of
 from longhaul.board.live_run import LiveRun
 from longhaul.core.strict import DamagedFile
 from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.lease import acquire
 from longhaul.logbook.queries import compact
 from longhaul.logbook.reading import journal_files
 
@@ -45,6 +46,25 @@ def test_a_run_that_grows_tells_what_one_tells_that_is_read_at_its_end(new_story
     found = told_by(followed)
     assert found == anew(story.folder)
     assert (found.step, found.tokens_lost) == (260, (40 + 10) * 64 * 1024)
+
+
+def test_a_live_attempt_that_is_compacted_as_it_goes_is_told_alike(new_story, monkeypatch):
+    monkeypatch.setattr("longhaul.logbook.journal._ROTATE_BYTES", 40_000)
+    story = new_story()
+    lease = acquire(story.folder, FakeClock())
+    story.start(lease.attempt)
+    story.open("1.00", "", 0, "start")
+    story.train(0, 120)
+    before = anew(story.folder)
+    assert compact(story.folder, FakeClock()) == [1]
+    followed = LiveRun(story.folder)
+    assert told_by(followed) == before
+    unread = LiveRun(story.folder)
+    story.train(120, 240)
+    assert compact(story.folder, FakeClock()) == [1]
+    assert told_by(followed) == anew(story.folder)
+    with pytest.raises(DamagedFile, match="another file of that name"):
+        unread.refresh()  # its gauges are still to be read, and some are in the journal's tail too
 
 
 def test_what_was_compacted_is_told_alike_and_followed_on(new_story):

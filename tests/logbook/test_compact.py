@@ -40,6 +40,35 @@ def test_the_live_attempt_is_left_alone(folder, make_step):
     assert compact(folder, clock) == [2]
 
 
+def test_of_a_live_attempt_the_files_are_compacted_that_it_has_closed(
+    folder, make_step, monkeypatch
+):
+    monkeypatch.setattr("longhaul.logbook.journal._ROTATE_BYTES", 2000)
+    clock = FakeClock()
+    lease = acquire(folder, clock)
+    write_steps(folder, make_step, steps=range(1, 21))
+    before = sorted(path.name for path in folder.journal.glob("*.jsonl"))
+    assert compact(folder, clock) == [1]
+    assert compact(folder, clock) == []
+
+    def compacted():
+        return duckdb.sql(
+            f"SELECT max(step) FROM read_parquet('{parquet_file(folder, 1)}')"
+        ).fetchall()[0][0]
+
+    first = compacted()
+    assert 10 < first < 20
+    assert count_steps(folder) == 20
+    write_steps(folder, make_step, steps=range(21, 41))
+    assert len(sorted(folder.journal.glob("*.jsonl"))) > len(before)
+    assert count_steps(folder) == 40
+    assert compact(folder, clock) == [1]
+    assert first < compacted() < 40
+    lease.release()
+    assert compact(folder, clock) == [1]
+    assert compacted() == count_steps(folder) == 40
+
+
 def test_an_attempt_that_wrote_on_is_read_from_json_and_compacted_again(folder, make_step):
     write_steps(folder, make_step)
     compact(folder, FakeClock())

@@ -11,13 +11,14 @@ from tempfile import NamedTemporaryFile, gettempdir
 
 from longhaul.board.curves import ModelGauges, read_model_gauges
 from longhaul.core.records import Event, Record
+from longhaul.core.strict import DamagedFile
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.queries import (
     booked_sql,
     empty_connection,
+    parquet_file,
     parquet_sql,
     quoted,
-    sources_of,
     steps_sql,
     usable_parquet,
     with_seconds,
@@ -68,8 +69,8 @@ class LiveRun:
         self.version = 0
         """Rises with every event, finding or decision."""
         self._tail = JournalTail(folder)
-        self._unread_gauges: list[Path] = []
-        """Parquet files whose gauges nobody has asked for yet."""
+        self._unread_gauges: dict[Path, int] = {}
+        """Parquet files whose gauges nobody has asked for yet, and their inodes."""
         rows = with_seconds(steps_sql([]))
         self.connection.execute(f"CREATE TABLE steps AS SELECT {_COLUMNS} FROM ({rows})")
         self.connection.execute(f"CREATE TABLE gauged AS SELECT {_GAUGES} FROM ({rows})")
@@ -100,9 +101,12 @@ class LiveRun:
     def refresh(self) -> bool:
         """Read what has been appended; whether that was anything.
 
-        A `DamagedFile` where a file has lost what was read of it.
+        A `DamagedFile` where a file has lost what was read of it, or was compacted anew.
         """
         with self.lock:
+            for path, inode in self._unread_gauges.items():
+                if not path.is_file() or path.stat().st_ino != inode:
+                    raise DamagedFile(f"{path}: another file of that name was read")
             grown = False
             for file, lines in self._tail.grown():
                 grown = True
@@ -140,22 +144,25 @@ class LiveRun:
         """All gauges, once the table `kept` is there; read from compacted files only now."""
         with self.lock:
             if self._unread_gauges:
-                rows = f"SELECT {_GAUGES} FROM ({parquet_sql(self._unread_gauges)}) WHERE {_GAUGED}"
+                rows = (
+                    f"SELECT {_GAUGES} FROM ({parquet_sql([*self._unread_gauges])}) WHERE {_GAUGED}"
+                )
                 self.connection.execute(f"INSERT INTO gauged {rows}")
-                self._unread_gauges = []
+                self._unread_gauges = {}
             return read_model_gauges(self.connection)
 
     def _take_compacted(self) -> None:
-        """Read attempts that were compacted from there, but for their gauges."""
+        """Read what was compacted from there, but for its gauges."""
         files = journal_files(self.folder.journal)
         compacted = usable_parquet(self.folder, files)
         if not compacted:
             return
-        self._unread_gauges = list(compacted.values())
-        self._insert(f"({with_seconds(parquet_sql(self._unread_gauges))})")
+        paths = [parquet_file(self.folder, attempt) for attempt in compacted]
+        self._unread_gauges = {path: path.stat().st_ino for path in paths}
+        self._insert(f"({with_seconds(parquet_sql(paths))})")
         for file in files:
-            if file.attempt in compacted and not file.events:
-                self._tail.skip(file, sources_of(self.folder, [file], file.attempt)[file.name])
+            if file.name in (sources := compacted.get(file.attempt, {})):
+                self._tail.skip(file, sources[file.name])
 
     def _insert(self, rows: str) -> None:
         booked = booked_sql(rows)

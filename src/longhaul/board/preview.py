@@ -21,7 +21,7 @@ _STEPS = "CREATE VIEW steps AS " + " UNION ALL ".join(
 def preview(folder: RunFolder) -> Figure | None:
     """The figure, without what is not compacted yet; None of a run too short to need one."""
     attempts = usable_parquet(folder, journal_files(folder.journal))
-    rollups = [path for a in attempts if (path := rollup_file(folder, a)).is_file()]
+    rollups = [path for each in attempts if (path := rollup_file(folder, each)).is_file()]
     if not rollups:
         return None
     with empty_connection() as connection:

@@ -1,7 +1,7 @@
 """SQL over a run's journal: Parquet where it was compacted, JSON lines for the rest.
 
 The JSON lines are the authority: a Parquet file counts only while the files it was made from, which
-it names itself, have the same sizes, and no attempt that was taken for dead has written on.
+it names itself, have the same sizes.
 """
 
 import json
@@ -25,7 +25,7 @@ SOURCES_KEY = "longhaul_sources"
 
 
 def parquet_file(folder: RunFolder, attempt: int) -> Path:
-    """Where the steps of an attempt lie once compacted."""
+    """Where the steps of an attempt lie once compacted; of a live one those of its closed files."""
     return folder.compacted / f"{attempt:06d}.parquet"
 
 
@@ -34,24 +34,27 @@ def rollup_file(folder: RunFolder, attempt: int) -> Path:
     return folder.compacted / f"{attempt:06d}.rollup.parquet"
 
 
-def sources_of(folder: RunFolder, files: Sequence[JournalFile], attempt: int) -> dict[str, int]:
-    """Name → size in bytes of the step files of an attempt."""
-    names = [f.name for f in files if f.attempt == attempt and not f.events]
-    return {name: (folder.journal / name).stat().st_size for name in names}
+def usable_parquet(folder: RunFolder, files: Sequence[JournalFile]) -> dict[int, dict[str, int]]:
+    """Attempt → name and size of the step files that were compacted, and are the same by now."""
+    usable = {}
+    for attempt, own in _step_files(files).items():
+        path = parquet_file(folder, attempt)
+        sources = _made_from(path) if path.is_file() else None
+        if sources and sources.items() <= _sizes(folder, own).items():
+            usable[attempt] = sources
+    return usable
 
 
-def usable_parquet(folder: RunFolder, files: Sequence[JournalFile]) -> dict[int, Path]:
-    """Attempt → Parquet file, for the attempts whose steps are the same there as in JSON."""
-    paths = {a: parquet_file(folder, a) for a in _attempts(files)}
-    return {
-        attempt: path
-        for attempt, path in paths.items()
-        if path.is_file() and _made_from(path) == sources_of(folder, files, attempt)
-    }
+def _step_files(files: Sequence[JournalFile]) -> dict[int, list[JournalFile]]:
+    of_attempt: dict[int, list[JournalFile]] = {}
+    for file in files:
+        if not file.events:
+            of_attempt.setdefault(file.attempt, []).append(file)
+    return of_attempt
 
 
-def _attempts(files: Sequence[JournalFile]) -> list[int]:
-    return sorted({file.attempt for file in files if not file.events})
+def _sizes(folder: RunFolder, files: Sequence[JournalFile]) -> dict[str, int]:
+    return {file.name: (folder.journal / file.name).stat().st_size for file in files}
 
 
 def no_pattern(path: Path) -> Path:
@@ -113,12 +116,13 @@ def connect(folder: RunFolder) -> duckdb.DuckDBPyConnection:
     files = journal_files(folder.journal)
     for file in files:  # DuckDB would wait for a pipe that nobody writes into
         open_regular(folder.journal / file.name, MOST_JOURNAL_BYTES).close()
-    parquet = usable_parquet(folder, files)
-    steps = [folder.journal / f.name for f in files if not f.events and f.attempt not in parquet]
+    compacted = usable_parquet(folder, files)
+    inside = {name for sources in compacted.values() for name in sources}
+    steps = [folder.journal / f.name for f in files if not f.events and f.name not in inside]
     events = [folder.journal / f.name for f in files if f.events]
     parts = [steps_sql(steps)]
-    if parquet:
-        parts.append(parquet_sql(list(parquet.values())))
+    if compacted:
+        parts.append(parquet_sql([parquet_file(folder, attempt) for attempt in compacted]))
     rows = " UNION ALL BY NAME ".join(parts)
     connection.execute(f"CREATE VIEW steps AS {with_seconds(rows)}")
     connection.execute(f"CREATE VIEW events AS {_rows(events, _EVENT_FIELDS)}")
@@ -184,21 +188,28 @@ _ROLLED_UP = ("loss", "gradient_norm", "learning_rate", "tokens_per_second")
 
 
 def compact(folder: RunFolder, clock: Clock) -> list[int]:
-    """Compact every attempt that is over and not compacted yet; returns their numbers."""
+    """Compact every file of steps that is closed and not compacted yet; returns their attempts."""
     files = journal_files(folder.journal)
     holder = live_holder(folder, clock)
     done = usable_parquet(folder, files)
-    open_attempt = holder.attempt if holder else None
-    due = [a for a in _attempts(files) if a != open_attempt and a not in done]
     folder.compacted.mkdir(exist_ok=True)
-    for attempt in due:
+    due = []
+    for attempt, own in _step_files(files).items():
         # Sizes first: lines that are added while they are read make the file void, not wrong.
-        sources = sources_of(folder, files, attempt)
+        live = holder is not None and holder.attempt == attempt
+        sources = _sizes(folder, [f for f in own if not (live and _may_grow(f, own))])
+        if not sources or done.get(attempt) == sources:
+            continue
         rows = steps_sql([folder.journal / name for name in sources])
         _copy(_rollup(rows), rollup_file(folder, attempt), {})
-        # Last, because this file is the one that says that the attempt is compacted.
+        # Last, because this file is the one that says what is compacted.
         _copy(rows, parquet_file(folder, attempt), sources)
+        due.append(attempt)
     return due
+
+
+def _may_grow(file: JournalFile, others: Sequence[JournalFile]) -> bool:
+    return file.rotation == max(f.rotation for f in others if f.author == file.author)
 
 
 def _copy(query: str, path: Path, sources: dict[str, int]) -> None:
