@@ -52,6 +52,7 @@ def watch(place: Path, steps: int) -> None:
         "train", "drill", "--runs-dir", str(runs), "--prepared-dir", str(place / "prepared"),
         "--set", f"train.steps={steps}", "--set", "evaluation.interval_steps=100",
         "--set", "checkpoint.interval_steps=100", "--set", "monitor.gauge_interval_steps=10",
+        "--set", "sample.at_evaluations=true", "--set", "sample.tokens=160",
         stderr=subprocess.STDOUT,
     )  # fmt: skip
     folder = RunFolder(runs / "drill")
@@ -83,6 +84,7 @@ def watch(place: Path, steps: int) -> None:
             take(page, "run")
             page.locator("#part-incidents").screenshot(path=PICTURES / "board-incidents.png")
             page.locator("#part-gauges").screenshot(path=PICTURES / "board-gauges.png")
+            page.locator("#part-samples").screenshot(path=PICTURES / "board-samples.png")
             page.keyboard.press("Escape")
             page.locator("a.run-card").wait_for()
             page.set_viewport_size({"width": 1280, "height": 420})

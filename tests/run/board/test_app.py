@@ -1,7 +1,9 @@
 """The board's routes: what they tell, and what they refuse."""
 
 import json
+import logging
 import shutil
+from asyncio import CancelledError
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,7 @@ from longhaul.logbook.requests import pending
 from longhaul.run.board import app as app_module
 from longhaul.run.board import shelf as shelf_module
 from longhaul.run.board.app import application
+from longhaul.run.board.serve import _is_worth_telling
 from longhaul.run.board.shelf import Shelf
 from small_runs import grown
 
@@ -322,3 +325,14 @@ def test_many_may_look_at_once_while_runs_grow(tmp_path):
             grown(tmp_path / "run-0", steps=3, later=100.0 * (again + 1))
         assert all(at.result() >= 30 for at in seen)
     assert shelf.ask(keys[0], lambda run: run.steps_read) in (30, 54)
+
+
+def test_a_question_that_the_end_of_the_server_cuts_off_is_no_error_of_its():
+    def told(error, message="Exception in ASGI application"):
+        given = {"msg": message, "exc_info": error and (type(error), error, None)}
+        return _is_worth_telling(logging.makeLogRecord(given))
+
+    assert not told(CancelledError("Task cancelled, timeout graceful shutdown exceeded"))
+    assert not told(None, "Cancel 2 running task(s), timeout graceful shutdown exceeded")
+    assert told(ZeroDivisionError())
+    assert told(None, "[Errno 98] address already in use")

@@ -1,9 +1,11 @@
 """Serving the board until somebody ends it."""
 
 import ipaddress
+import logging
 import secrets
 import socket
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -61,7 +63,14 @@ def serve_board(
             app, log_level="error", access_log=False, server_header=False,
             timeout_graceful_shutdown=1,
         )  # fmt: skip
+        logging.getLogger("uvicorn.error").addFilter(_is_worth_telling)
         uvicorn.Server(settings).run(sockets=[listening])
+
+
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    """Not that somebody who ends the server leaves a question unanswered."""
+    cut_off = record.exc_info is not None and isinstance(record.exc_info[1], CancelledError)
+    return not (cut_off or "timeout graceful shutdown exceeded" in record.getMessage())
 
 
 def _listening(host: str, port: int) -> socket.socket:
