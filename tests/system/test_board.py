@@ -70,6 +70,7 @@ def test_a_run_is_seen_as_it_trains_and_obeys_who_has_the_token(room, page, boar
     page.goto(address)
     page.locator("a.run-card.live", has_text="drill").click()
     page.locator("#chart-loss.js-plotly-plot").wait_for()
+    assert page.locator(".sketch").count() == 0  # it was drawn before, in the chart's place
     assert "all quiet" in page.locator("#verdict").inner_text()
 
     def moved_on(after: int) -> int:
@@ -92,7 +93,7 @@ def test_a_run_is_seen_as_it_trains_and_obeys_who_has_the_token(room, page, boar
 
     page.keyboard.press("x")
     page.wait_for_function(
-        "document.getElementById('chart-loss').layout.xaxis.title.text === 'target tokens'"
+        "() => document.getElementById('chart-loss').layout.xaxis.title.text === 'target tokens'"
     )
     page.locator("#steer summary").click()
     form = page.locator("form[data-kind=set]")

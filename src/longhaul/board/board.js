@@ -74,25 +74,6 @@
     verdict.className = down.length ? "alarm" : troubled.length ? "warning" : live.length ? "good" : "";
   };
 
-  const spark = (points) => {
-    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    svg.setAttribute("viewBox", "0 0 100 30");
-    svg.setAttribute("preserveAspectRatio", "none");
-    svg.setAttribute("class", "spark");
-    svg.setAttribute("aria-hidden", "true");
-    if (points.length < 2) return svg;
-    const values = points.map(([, y]) => y).sort((a, b) => a - b);
-    const low = values[0], high = Math.max(values[Math.floor(0.97 * (values.length - 1))], low + 1e-9);
-    const [begin, end] = [points[0][0], points[points.length - 1][0]];
-    const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    path.setAttribute("d", points.map(([x, y], at) => {
-      const up = Math.min(1, (y - low) / (high - low));
-      return `${at ? "L" : "M"}${(100 * (x - begin) / Math.max(end - begin, 1)).toFixed(2)},${(28 - 26 * up).toFixed(2)}`;
-    }).join(""));
-    svg.append(path);
-    return svg;
-  };
-
   const terms = (className, pairs) => make("dl", { className }, ...pairs.map(([name, value, unit]) =>
     make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: value }),
       unit ? make("dd", { className: "unit", textContent: unit }) : null)));
@@ -299,6 +280,8 @@
         }
         data.figures = run.figures.filter((each) => each.traces.length);
         added = 0;
+        const loss = data.figures.find((each) => each.name === "loss");
+        if (!charts && loss) sketch(parts.loss.querySelector(".chart"), loss);
         await drawable;
         if (closed) return;
         charts ??= chartsOf(data);
@@ -370,9 +353,12 @@
     const firstLook = async () => {
       const look = await ask(`/api/runs/${key}/first-look`).catch(() => null);
       const rest = closed ? null : showWhole();
-      if (look) await drawable;
-      if (look && run === null && !closed) {
+      if (look && run === null) {
         parts.loss.replaceChildren(fromServer(look.section));
+        sketch(parts.loss.querySelector(".chart"), look);
+        await drawable;
+      }
+      if (look && run === null && !closed) {
         data.figures = [look];
         charts = chartsOf(data);
         charts.wire();

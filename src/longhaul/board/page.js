@@ -92,6 +92,7 @@ const chartsOf = (data) => {
     if (document.querySelector(`[data-log="${figure.name}"]`)?.checked) {
       own.yaxis = { ...own.yaxis, type: "log", range: undefined, autorange: true };
     }
+    place.querySelector(".sketch")?.remove();
     Plotly.react(place, tracesOf(figure).map(painted), layout(own, x), CONFIG);
     if (place.dataset.wired) return;
     place.dataset.wired = "yes";
@@ -207,7 +208,7 @@ const chartsOf = (data) => {
   };
 
   // One chart a turn, so that the first is seen, and a key heard, while the others are drawn.
-  const waiting = new Map();
+  let waiting = new Map();
   const drawNext = () => {
     const [name, act] = waiting.entries().next().value ?? [];
     if (!act) return;
@@ -216,11 +217,11 @@ const chartsOf = (data) => {
     if (waiting.size) setTimeout(drawNext);
   };
   const jobs = (withGauges) => [
-    ...data.figures.map((figure) => [figure.name, () => drawFigure(figure)]),
+    ...data.figures.map((figure) => [`figure ${figure.name}`, () => drawFigure(figure)]),
     ...(withGauges ? [["heat", drawHeat], ["total", drawTotal]] : []),
   ];
   const inTurn = (own) => {
-    for (const [name, act] of own) waiting.set(`chart ${name}`, act);
+    waiting = new Map([...own, ...waiting, ...own]); // in front, and instead of their like
     drawNext();
   };
   const drawFigures = () => inTurn(jobs(false));
@@ -250,7 +251,7 @@ const chartsOf = (data) => {
   addEventListener("beforeprint", printing(true), whileShown);
   addEventListener("afterprint", printing(false), whileShown);
   dark.addEventListener("change", draw, whileShown);
-  return { draw, drawFigures, wire, leave: () => { waiting.clear(); shown.abort(); } };
+  return { draw, drawFigures, wire, leave: () => { waiting = new Map(); shown.abort(); } };
 };
 
 const embedded = document.getElementById("data");

@@ -38,7 +38,7 @@ from longhaul.run.train.control_requests import (
 
 _PAGE = Path(longhaul.board.__file__).parent
 _STATIC = {
-    "board.js": "text/javascript", "page.js": "text/javascript",
+    "board.js": "text/javascript", "page.js": "text/javascript", "sketch.js": "text/javascript",
     "board.css": "text/css", "page.css": "text/css",
 }  # fmt: skip
 _LOOK_EVERY_S = 1.0
