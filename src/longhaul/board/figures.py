@@ -15,6 +15,8 @@ from longhaul.board.incidents import Incident
 from longhaul.core.units import sentence
 
 _MOST_IN_LEGEND = 10
+_MOST_DIAMONDS = 100
+"""More of them would cover the loss."""
 _SYMBOLS = {"notice": "circle", "warning": "diamond", "alarm": "triangle-down"}
 
 Json = dict[str, Any]
@@ -46,7 +48,8 @@ def loss_figure(facts: RunFacts) -> Figure:
             traces.append(
                 {
                     "x": [v.step for v in points], "y": [short(v.loss) for v in points],
-                    "mode": "markers", "name": "validation", "showlegend": kept,
+                    "mode": "markers" if len(points) <= _MOST_DIAMONDS else "lines",
+                    "name": "validation", "showlegend": kept,
                     "meta": {"ink": "validation", "kept": kept},
                     "marker": {"symbol": "diamond", "size": 8 if kept else 6},
                     "hovertemplate": "validation %{y:.4f}<br>step %{x:,}<extra></extra>",
@@ -67,7 +70,7 @@ def _loss(traces: Sequence[Json], curves: Sequence[Curve]) -> Figure:
     return Figure(
         "loss", "Loss",
         "Mean over the target tokens of each global batch, coloured by segment; faint: steps that "
-        "were rolled back or lost. Diamonds: validation. Numbers on top: incidents.",
+        "were rolled back or lost. Diamonds, or a line of its own: validation. Numbers: incidents.",
         traces,
         {**layout, "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False,
                               "fixedrange": True}},
