@@ -27,6 +27,16 @@ if TYPE_CHECKING:
     from longhaul.run.evaluate.watch import Asked
 
 
+_ByLayer = Annotated[
+    bool | None,
+    typer.Option(
+        "--by-layer/--whole",
+        help="read each layer's weights when it computes, or load all",
+        show_default="by layer where the model does not fit the device",
+    ),
+]
+
+
 @reads_a_run
 def evaluate(
     run: RunName,
@@ -66,14 +76,7 @@ def evaluate(
         float, typer.Option(min=0.1, metavar="SECONDS", help="how often --watch looks")
     ] = 30.0,
     device: Device = None,
-    by_layer: Annotated[
-        bool | None,
-        typer.Option(
-            "--by-layer/--whole",
-            help="read each layer's weights when it computes, or load all",
-            show_default="by layer where the model does not fit the device",
-        ),
-    ] = None,
+    by_layer: _ByLayer = None,
     step: AtStep = None,
     runs_dir: RunsFolder = RUNS,
     prepared_dir: PreparedFolder = PREPARED,
