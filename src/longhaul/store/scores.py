@@ -17,6 +17,8 @@ from longhaul.store.store_files import StoreFiles
 
 AUTHOR = "evaluator"
 """Of the journal files."""
+AUTHOR_OF_COPY = "judge"
+"""Of those in the copy of a log from a store, which may bring files of the evaluator's with it."""
 FOLDER = "scores"
 
 
@@ -26,10 +28,10 @@ def read_scores(folder: RunFolder) -> list[Event]:
     return [event for event in events if event.kind == EventKind.SCORED]
 
 
-def write_score(folder: RunFolder, event: Event) -> None:
+def write_score(folder: RunFolder, event: Event, author: str = AUTHOR) -> None:
     """Write a result into the run's journal; OSError if it could not be."""
     # In the attempt that saved the checkpoint: so no number is used that a trainer would skip.
-    journal = Journal(folder, event.attempt, AUTHOR, uses_reserve=False)
+    journal = Journal(folder, event.attempt, author, uses_reserve=False)
     try:
         journal.append_durably(event)
     finally:
@@ -57,4 +59,4 @@ def bring_scores(files: StoreFiles, folder: RunFolder) -> None:
                 continue
             # No attempt that this run has not made, whose number a trainer would skip.
             if found.attempt in attempts and score_path(found) == path:
-                write_score(folder, found)
+                write_score(folder, found, AUTHOR_OF_COPY)

@@ -19,7 +19,7 @@ from longhaul.run.trained import open_trained
 from longhaul.store.catalogue import catalogue
 from longhaul.store.part import bring_part
 from longhaul.store.remote_run import look_at
-from longhaul.store.scores import read_scores
+from longhaul.store.scores import AUTHOR, read_scores
 from longhaul.store.transfers import StoreError
 
 
@@ -86,6 +86,9 @@ def test_each_is_judged_once_by_all_machines_together_and_anew_on_other_things(
     other.run(never)
     assert losses(other.folder) == losses(first.folder)
     assert not any("validation loss" in line for line in said)
+    # What evaluators beside the run have written may come from the store with its log.
+    for folder in (first.folder, other.folder):
+        assert AUTHOR not in {file.author for file in journal_files(folder.journal)}
     (tmp_path / "a.txt").write_text("Ada wrote it.")
     anew, _ = elsewhere(texts=(str(tmp_path / "a.txt"),))
     anew.run(never)

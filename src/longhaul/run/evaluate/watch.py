@@ -32,7 +32,7 @@ from longhaul.run.trained import Trained, load_trained
 from longhaul.store.catalogue import Checkpoint, catalogue, usable_of
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.store.remote_run import RemoteRun
-from longhaul.store.scores import read_scores, write_score
+from longhaul.store.scores import AUTHOR, AUTHOR_OF_COPY, read_scores, write_score
 from longhaul.store.transfers import StoreError
 
 
@@ -174,7 +174,7 @@ class Watch:
             kind=EventKind.SCORED, attempt=attempt, step=step, time=self.clock.wall(),
             data={**data, **more},
         )  # fmt: skip
-        write_score(self.folder, event)
+        write_score(self.folder, event, AUTHOR if self.remote is None else AUTHOR_OF_COPY)
         if self.remote is not None:
             try:
                 self.remote.send_score(event)
