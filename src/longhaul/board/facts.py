@@ -85,12 +85,13 @@ def _facts_of(run: LiveRun, clock: Clock, *, gauges: bool) -> RunFacts:
     summary = summary_of(folder, clock, records, connection)
     grown = read_branches(folder, connection, records, live=summary.state == "live")
     branches = tuple(sorted(grown, key=lambda b: (b.opening.attempt, b.opening.opened)))
-    note_kept(connection, [branch.opening for branch in branches])
+    openings = [branch.opening for branch in branches]
+    note_kept(connection, openings)
     curves = thinned(connection, ("loss", "gradient_norm", "learning_rate", "loss_scale"))
     averages = means(connection, ("loss", "gradient_norm"))
     curves |= {f"mean {name}": curve for name, curve in averages.items()} | pace(connection)
     tokens, tokens_lost, masked = step_totals(connection)
-    model_gauges = run.model_gauges() if gauges else ModelGauges()
+    model_gauges = run.model_gauges(openings) if gauges else ModelGauges()
     kept = {branch.number: branch.kept_until for branch in branches}
     newest = branches[-1].opening if branches else None
     decisions = [record for record in records if isinstance(record, Decision)]
