@@ -73,8 +73,8 @@ def test_a_layer_that_grows_is_told_with_line_step_and_pace(new_story):
 def test_what_was_rolled_back_is_forecast_no_more(new_story):
     story = new_story()
     growing(story, until=1410)
-    story.open("1.01", "1.00", 1100, "back")
-    story.train(1100, 1250)
+    story.open("1.01", "1.00", 1250, "back")
+    keep_growing(story, 1250, 1390)  # to where it was found before, and not yet anew
     assert read(story.close()).dangers == ()
 
 

@@ -192,7 +192,7 @@
     const head = make("header", { className: "run-head" });
     const now = make("div"), words = make("p", { className: "short" });
     const place = (name) => make("div", { id: `part-${name}` });
-    const parts = Object.fromEntries(["loss", "chronicle", "incidents", "segments", "progress", "gauges", "others", "attempts", "time", "background"].map((name) => [name, place(name)]));
+    const parts = Object.fromEntries(["loss", "chronicle", "incidents", "segments", "progress", "gauges", "others", "attempts", "nodes", "time", "background"].map((name) => [name, place(name)]));
 
     const choose = (label, options, chosen) => {
       const select = make("select", {}, ...options.map(([value, text]) => make("option", { value, textContent: text })));

@@ -15,6 +15,7 @@ from longhaul.board.curves import (
 )
 from longhaul.board.incidents import Incident, incidents
 from longhaul.board.live_run import LiveRun
+from longhaul.board.nodes import NodesAndRanks, read_nodes
 from longhaul.config.load import with_values
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError
@@ -63,6 +64,8 @@ class RunFacts(RunSummary):
     """loss, gradient_norm, learning_rate, loss_scale, throughput, progress; `mean loss` and
     `mean gradient_norm` where a run is too long to show every step."""
     model_gauges: ModelGauges
+    nodes: NodesAndRanks | None
+    """None where the run is one process."""
     damaged: int
     """Lines of the journal that cannot be read."""
 
@@ -96,14 +99,16 @@ def _facts_of(run: LiveRun, clock: Clock, *, gauges: bool) -> RunFacts:
     newest = branches[-1].opening if branches else None
     decisions = [record for record in records if isinstance(record, Decision)]
     overrides = fold_all(decisions).overrides_at(summary.step)
+    settings = with_values(newest.settings, overrides) if newest else {}
+    now = clock.wall()
     return RunFacts(
         **vars(summary),
         began=_began(folder, records, summary.seen),
-        written=clock.wall(),
+        written=now,
         tokens=tokens,
         tokens_lost=tokens_lost,
         masked=masked,
-        settings=with_values(newest.settings, overrides) if newest else {},
+        settings=settings,
         drift=_drift(folder, branches, decisions, summary.step),
         fingerprint=newest.fingerprint if newest else {},
         branches=branches,
@@ -120,6 +125,7 @@ def _facts_of(run: LiveRun, clock: Clock, *, gauges: bool) -> RunFacts:
         ),
         curves=curves,
         model_gauges=model_gauges,
+        nodes=read_nodes(records, settings, folder.path, now),
         damaged=run.damaged,
     )
 

@@ -8,6 +8,7 @@ from longhaul.board.chronicle import chronicle, in_short
 from longhaul.board.curves import ModelGauges
 from longhaul.board.facts import RunFacts, read_facts
 from longhaul.board.figures import loss_figure, progress_figure, step_figures
+from longhaul.board.node_table import node_section
 from longhaul.board.page import chart, document, figure_section, plotly_script, section, write
 from longhaul.board.tables import (
     attempt_table,
@@ -43,6 +44,7 @@ def render(facts: RunFacts, plotly: str) -> str:
 {gauge_section(facts.model_gauges)}
 {"".join(figure_section(figure) for figure in others)}
 {words["attempts"]}
+{words["nodes"]}
 {words["time"]}
 {words["background"]}"""
     footer = f"""Written {moment(facts.written)} UTC by longhaul {escape(longhaul.__version__)}.
@@ -59,6 +61,7 @@ def sections_in_words(facts: RunFacts) -> dict[str, str]:
         "incidents": section("incidents", "Incidents", incident_table(facts)),
         "segments": section("segments", "Segments", segment_table(facts)),
         "attempts": section("attempts", "Attempts", attempt_table(facts)),
+        "nodes": node_section(facts.nodes, live=facts.state == "live"),
         "time": section("time", "Where the time went", time_bars(facts)),
         "background": section("background", "Settings, software, machine", background(facts)),
     }
