@@ -83,7 +83,7 @@ def test_nodes_that_are_well_are_counted_and_the_others_listed(tmp_path):
     }  # fmt: skip
     text = words(found)
     assert "Nothing is known against 996 of 1,000 nodes; 1 spare at hand." in text
-    assert "Board:node-3, by anna: it is hot." in text
+    assert "It is hot (board:node-3, by anna)." in text
     assert "until somebody releases it" in text
     assert "ranks 24–31" in text
     assert "2 failures within a day: gpu-lost ×2." in text
@@ -152,11 +152,11 @@ def test_verdicts_failures_and_replicas_are_told(tmp_path):
     text = words(found)
     assert (found.failing[0].times, found.failing[0].causes) == (3, {"hang": 2, "oom": 1})
     assert "hang ×2, oom" in text
-    assert text.index("Differ. Step 900 was sound.") < text.index("Rank 3 is slow.")
+    assert text.index("step 900 was sound") < text.index("Rank 3 is slow.")
     assert "ranks 1–2" in text
     assert "And 11 more." in text
     assert [(one.replica, one.away) for one in found.replicas] == [(2, True), (1, False)]
-    assert "Back at step 420 after 12.0 s." in text
+    assert "back at step 420 after 12.0 s" in text
     assert "Ranks compared slot 1 time; at step 900 they were alike." in text
 
 

@@ -21,7 +21,8 @@ _OF_HEALTH: frozenset[Kind] = frozenset({"failed", "corrected", "cordoned", "rel
 SPARE = "a spare"
 """Why a node is absent that is well."""
 
-Health = Literal["cordoned", "left out", "suspect", "slow", "absent", "refused"]
+Health = Literal["cordoned", "absent", "left out", "refused", "suspect", "slow"]
+"""The gravest first."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def unwell(
         away, probe = name not in ranks, probes.get(name)
         if bad := min(node.shares(cordoned), default=""):
             word = cordoned[bad]
-            why = f"{bad}{f', by {word.who}' * bool(word.who)}: {word.reason}"
+            why = f"{word.reason} ({bad}{f', by {word.who}' * bool(word.who)})"
             until = "until somebody releases it"
             yield NodeHealth(name, own, "cordoned", why, word.time, until)
         elif away and name in out:

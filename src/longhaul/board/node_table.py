@@ -21,6 +21,8 @@ _LONGEST = 300
 """Characters of a reason; the journal has the whole of it."""
 
 Item = TypeVar("Item")
+Cell = tuple[str, str]
+"""What it says, and more of it below."""
 
 
 def node_section(found: NodesAndRanks | None, *, live: bool) -> str:
@@ -29,12 +31,11 @@ def node_section(found: NodesAndRanks | None, *, live: bool) -> str:
         return ""
     parts = [f"<p class='note'>{escape(text)}</p>" for text in _in_words(found, live=live)]
     parts += [
-        _table("unwell", ("node", "ranks", "health", "why", "until"), found.unwell, _node),
-        _table("replicas", ("replica", "now", "lost", "the last time"), found.replicas, _replica),
-        _table("failing", ("rank", "node", "attempts it ended", "causes", "last at step"),
-               found.failing, _failing),
-        _table("verdicts", ("step", "verdict", "ranks", "node", "why"),
-               found.verdicts[::-1], _verdict, _MOST_VERDICTS),
+        _table("unwell", ("node", "health", "why"), found.unwell, _node),
+        _table("replicas", ("replica", "lost", "the last time"), found.replicas, _replica),
+        _table("failing", ("rank", "attempts it ended", "causes"), found.failing, _failing),
+        _table("verdicts", ("rank", "verdict", "why"), found.verdicts[::-1], _verdict,
+               _MOST_VERDICTS),
     ]  # fmt: skip
     return page.section("nodes", "Nodes and ranks", "\n".join(filter(None, parts)))
 
@@ -68,50 +69,57 @@ def _table(
     name: str,
     titles: Sequence[str],
     items: Sequence[Item],
-    row: Callable[[Item], tuple[str, Sequence[str]]],
+    row: Callable[[Item], tuple[str, Sequence[Cell]]],
     most: int = _MOST_ROWS,
 ) -> str:
     if not items:
         return ""
-    rows = []
-    for tone, cells in map(row, items[:most]):
-        texts = (escape(cell) for cell in cells)
-        rows.append(f"<tr class='{tone}'>{''.join(f'<td>{text}</td>' for text in texts)}</tr>")
+    rows = "".join(
+        f"<tr class='{tone}'>{''.join(map(_cell, cells))}</tr>"
+        for tone, cells in map(row, items[:most])
+    )
     more = len(items) - most
     rest = f"<p class='quiet'>And {more:,} more.</p>" if more > 0 else ""
-    return page.table(f"nodes-table {name}", titles, "".join(rows)) + rest
+    return page.table(f"nodes-table {name}", titles, rows) + rest
 
 
-def _node(node: NodeHealth) -> tuple[str, Sequence[str]]:
-    since = f" since {moment(node.since)}" if node.since is not None else ""
+def _cell(cell: Cell) -> str:
+    text, more = cell
+    below = f"<p class='quiet'>{escape(more)}</p>" if more else ""
+    return f"<td>{escape(text)}{below}</td>"
+
+
+def _node(node: NodeHealth) -> tuple[str, Sequence[Cell]]:
+    since = f"since {moment(node.since)}" if node.since is not None else ""
     until = f"{node.until} {moment(node.until_time)}" if node.until_time else node.until
-    ranks = _ranks(node.ranks) if node.ranks else "–"
+    ranks = _ranks(node.ranks) if node.ranks else ""
     why = sentence(node.why[:_LONGEST])
-    return _tone(node.health), (node.name, ranks, f"{node.health}{since}", why, until or "–")
+    return _tone(node.health), ((node.name, ranks), (node.health, since), (why, until))
 
 
-def _replica(one: ReplicaLosses) -> tuple[str, Sequence[str]]:
-    now = "away" if one.away else "there"
-    times = f"{count(one.times, 'time')}, last at step {one.last_step:,}"
+def _replica(one: ReplicaLosses) -> tuple[str, Sequence[Cell]]:
     back = ""
     if one.back_step is not None:
         after = "" if one.away_s is None else f" after {short_seconds(one.away_s)}"
-        back = f" Back at step {one.back_step:,}{after}."
-    last = f"{sentence(one.reason[:_LONGEST])}{back}"
-    return "alarm" if one.away else "", (str(one.replica), now, times, last)
+        back = f"back at step {one.back_step:,}{after}"
+    now = "it is away" if one.away else ""
+    times = (count(one.times, "time"), f"last at step {one.last_step:,}")
+    last = (sentence(one.reason[:_LONGEST]), back)
+    return "alarm" if one.away else "", ((str(one.replica), now), times, last)
 
 
-def _failing(one: Failing) -> tuple[str, Sequence[str]]:
-    causes = counted(one.causes)
-    return "", (str(one.rank), one.node or "–", f"{one.times:,}", causes, f"{one.last_step:,}")
+def _failing(one: Failing) -> tuple[str, Sequence[Cell]]:
+    where = f"on {one.node}" if one.node else ""
+    times = (f"{one.times:,}", f"last at step {one.last_step:,}")
+    return "", ((_ranks([one.rank]), where), times, (counted(one.causes)[:_LONGEST], ""))
 
 
-def _verdict(verdict: RankVerdict) -> tuple[str, Sequence[str]]:
-    sound = f" Step {verdict.sound_step:,} was sound." if verdict.sound_step is not None else ""
-    why = f"{sentence(verdict.reason[:_LONGEST])}{sound}"
-    nodes = ", ".join(verdict.nodes[:_MOST_NAMED]) or "–"
-    where = f"{verdict.step:,} (attempt {verdict.attempt})"
-    return _tone(verdict.kind), (where, verdict.kind, _ranks(verdict.ranks), nodes, why)
+def _verdict(verdict: RankVerdict) -> tuple[str, Sequence[Cell]]:
+    sound = f"step {verdict.sound_step:,} was sound" if verdict.sound_step is not None else ""
+    nodes = f"on {', '.join(verdict.nodes[:_MOST_NAMED])}" if verdict.nodes else ""
+    when = f"at step {verdict.step:,} of attempt {verdict.attempt}"
+    why = (sentence(verdict.reason[:_LONGEST]), sound)
+    return _tone(verdict.kind), ((_ranks(verdict.ranks), nodes), (verdict.kind, when), why)
 
 
 def _tone(word: str) -> str:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from longhaul.board.node_health import (
     SPARE,
+    Health,
     NodeHealth,
     absent_of,
     is_rank,
@@ -29,6 +30,7 @@ _KINDS = NODE_EVENTS | {
     EventKind.ATTEMPT_STARTED, EventKind.ATTEMPT_ENDED, EventKind.COMPARED,
     EventKind.MACHINE_VERDICT, EventKind.REPLICA_LOST, EventKind.REPLICA_BACK, EventKind.HEALED,
 }  # fmt: skip
+_GRAVEST = get_args(Health)
 _MOST_RANKS = 1 << 20
 """What a stranger's journal may claim to have."""
 
@@ -124,7 +126,9 @@ def read_nodes(
         nodes=tuple(nodes),
         spares=sum(why == SPARE for why in absent.values()),
         awaited=_awaited(events),
-        unwell=tuple(unwell(events, noted, now)) if began else (),
+        unwell=tuple(sorted(unwell(events, noted, now), key=lambda one: _GRAVEST.index(one.health)))
+        if began
+        else (),
         verdicts=tuple(_verdicts(events)),
         failing=tuple(_failing(events)),
         replicas=replicas,
