@@ -6,7 +6,7 @@
 const chartsOf = (data) => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const INKS = 6;
-  const NEAR = 10; // times the highest value of a curve: so far up a line of danger is drawn
+  const NEAR = 3; // times the highest value of a curve: so far up a line of danger is drawn
   const PRINT_WIDTH = 660; // pixels; a sheet of paper is laid out anew only after scripts ran
   const CONFIG = {
     responsive: true, displaylogo: false, displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
@@ -253,15 +253,17 @@ const chartsOf = (data) => {
         });
       });
     });
-    // A line of danger is drawn where it is near; a far one would press the curves flat.
+    // A line of danger is drawn where it is near, and named in the legend where it would press the curves flat.
     let [low, high] = extent(Object.values(roles));
     const own = Object.entries(gauges.lines ?? {}).filter(([key]) => key === gauge || key.startsWith(`${gauge}.`)).map(([, line]) => line);
     const drawn = [...new Set([...found.map((danger) => danger.line), ...own.filter((line) => line < NEAR * high)])].filter((line) => line);
     const ends = [Math.min(...gauges.step), Math.max(...gauges.step, ...found.map((danger) => danger.step ?? 0))];
     const quietly = { meta: { ink: "alarm" }, hoverinfo: "skip" };
-    for (const line of drawn) {
-      high = Math.max(high, line);
-      traces.push(painted({ ...quietly, x: ends, y: [line, line], mode: "lines", name: `danger from ${line.toLocaleString("en")}`, line: { dash: "dash", width: 1.2 } }));
+    for (const line of new Set([...drawn, ...own])) {
+      const far = !drawn.includes(line);
+      if (!far) high = Math.max(high, line);
+      const [x, y] = far ? [[null], [null]] : [ends, [line, line]];
+      traces.push(painted({ ...quietly, x, y, mode: "lines", name: `danger from ${line.toLocaleString("en")}${far ? " ↑" : ""}`, line: { dash: "dash", width: 1.2 } }));
     }
     for (const danger of found.filter((each) => each.step !== null)) {
       traces.push(painted({ ...quietly, x: [danger.at, danger.step], y: [danger.value, danger.line], mode: "lines+markers", showlegend: false, line: { dash: "dot", width: 1.4 }, marker: { symbol: "x", size: [0, 9] } }));
