@@ -28,9 +28,9 @@ RUN = ("longhaul", "train", "drill", "--set", "train.steps=4", "--set",
 SHORT = 100
 """Lines of a small file, at most."""
 LATER = (
-    "board/card.py", "board/live_run.py", "board/outlook.py",
-    "board/preview.py", "board/profile.py", "board/samples.py",
-    "board/view.py",
+    "board/card.py", "board/forecast.py", "board/live_run.py",
+    "board/node_health.py", "board/node_table.py", "board/nodes.py", "board/outlook.py",
+    "board/preview.py", "board/profile.py", "board/samples.py", "board/view.py",
     "cli/board.py", "cli/evaluate.py", "cli/exchange.py", "cli/mirror.py", "cli/study.py",
     "interop", "model/float8.py", "plan/ladder", "plan/profile.py", "plan/roofline.py",
     "plan/surprises.py", "plan/timeline.py", "run/board", "run/by_layer.py", "run/elsewhere.py",

@@ -173,7 +173,10 @@ def emit(path: Path, scale: float = 1.0) -> RunFolder:
     story.train(at(600), at(1300), grow=0.34)
     story.find(
         "growth", "warning", at(1300), at(1000), subject="attention_logit_max[3]",
-        evidence={"value": 61.0, "danger": 100.0, "forecast_step": at(1450), "ratio": math.inf},
+        evidence={
+            "value": 61.0, "warning_line": 50.0, "danger_line": 100.0, "base": 5.0,
+            "doubling_steps": 200.0 * scale, "forecast_step": at(1450), "ratio": math.inf,
+        },
         sentence="attention logits of layer 3 double every 200 steps and cross 100 near step 1,450",
     )  # fmt: skip
     lowered = {**SETTINGS, "optim": {"lr": 3e-4, "clip": 1.0}}

@@ -49,6 +49,28 @@ def test_a_story_is_drawn_without_a_complaint(told, tmp_path, flags):
     assert "alert(1)</script>" not in page.replace("&lt;/script&gt;", "")
 
 
+def test_a_forecast_is_marked_beside_its_row_and_drawn_to_its_line(new_story, tmp_path):
+    story = new_story()
+    story.start(1)
+    story.open("1.00", "", 0, "start")
+    usual = story._totals
+    story._totals = lambda step: usual(step) | {"output_logit_max": 9 * 1.003 ** (step - 1000)}
+    story.train(1000, 1400, grow=0.3)
+    for subject, doubling in (("attention_logit_max[3]", 231.0), ("output_logit_max", 231.4)):
+        evidence = {"value": 16.0, "danger_line": 100.0, "doubling_steps": doubling}
+        story.find("growth", "warning", 1400, 1000, subject=subject, evidence=evidence,
+                   sentence="<b>it grows</b>")  # fmt: skip
+    report = write_report(story.close(), FakeClock(), tmp_path / "page.html")
+    page, console = opened(report, tmp_path / "profile", "--window-size=400,800")
+    assert console == []
+    words = re.search(r'id="forecast-gauge">Layer 3 will cross 100 at about step ([\d,]+),', page)
+    assert words
+    heat = page[page.index('id="chart-heat"') : page.index('id="forecast-gauge"')]
+    assert f">{words[1]}</text>" in heat
+    assert ">100 at step</text>" in heat
+    assert ">danger from 100</text>" in page[page.index('id="chart-total"') :]
+
+
 def test_an_empty_run_is_opened_without_a_complaint(tmp_path):
     folder = create_run(tmp_path / "empty", FakeClock())
     page, console = opened(write_report(folder, FakeClock()), tmp_path / "profile")

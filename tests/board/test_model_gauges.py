@@ -1,12 +1,11 @@
-from longhaul.board.curves import ModelGauges, note_kept
+from longhaul.board.curves import ModelGauges
 from longhaul.board.live_run import LiveRun
 from longhaul.logbook.segments import read_segments
 
 
 def read(folder):
     with LiveRun(folder) as run:
-        note_kept(run.connection, read_segments(folder))
-        return run.model_gauges()
+        return run.model_gauges(read_segments(folder))
 
 
 def test_every_gauge_has_a_row_a_layer_and_a_value_a_column(told):

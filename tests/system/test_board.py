@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from fakes import FakeClock
-from longhaul.core.records import Decision, StepRecord
+from longhaul.core.records import Decision, Event, Finding, StepRecord
 from longhaul.logbook.folder import create_run
+from longhaul.logbook.journal import Journal
 from small_runs import grown
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -140,6 +141,52 @@ def test_who_lacks_the_token_reads_and_compares_and_is_offered_nothing_else(
     page.locator(".chosen button", has_text="second").click()
     assert "second" not in {trace["name"] for trace in page.evaluate(TRACES)}
     assert page.complaints == []
+
+
+def test_a_forecast_comes_as_it_is_found_and_a_gauge_that_was_chosen_stays(room, page, board):
+    folder = grown(room.runs / "grows", total_steps=1000)
+    at = {"attempt": 1, "segment": "1.00"}
+    journal = Journal(folder, 1)
+    for step in range(31, 61):
+        gauges = {"attention_logit_max": (1.05**step, 1.0), "residual_rms": (1.0, 1.0)}
+        journal.append(
+            StepRecord(
+                **at, step=step, draw=step, next_draw=step + 1, time=1e6 + step, loss=1.0,
+                gradient_norm=1.0, learning_rate=1e-3, sequences=8, sequence_length=64,
+                gauges=gauges,
+            )
+        )  # fmt: skip
+    page.goto(board())
+    page.locator("a.run-card", has_text="grows").click()
+    page.locator("#forecast-gauge", has_text="No danger is forecast").wait_for()
+
+    evidence = {"value": 1.05**60, "danger_line": 100.0, "doubling_steps": 14.2}
+    journal.append(
+        Finding(
+            **at, kind="growth", severity="warning", step=60, first_step=40, first_draw=40,
+            time=1e6 + 60, subject="attention_logit_max[0]", evidence=evidence, sentence="it grows",
+        )
+    )  # fmt: skip
+    told = page.locator("#forecast-gauge", has_text="Layer 0 will cross 100 at about step 94,")
+    told.wait_for()
+    page.locator("#chart-heat .annotation", has_text="94").wait_for()
+    page.locator("#gauge").select_option("residual_rms")
+    note = {"text": "seen by night", "who": "anna"}
+    journal.append(Event(kind="note", step=60, time=1e6 + 61, data=note, **at))
+    page.locator("#chronicle", has_text="seen by night").wait_for()
+    page.locator("#forecast-gauge", has_text="No danger is forecast.").wait_for()
+    assert page.locator("#gauge").input_value() == "residual_rms"
+    assert page.locator("#gauge option").first.inner_text() == (
+        "attention logit max · 100 at step 94"
+    )
+    covered = page.evaluate("""() => {
+        document.getElementById("gauges").scrollIntoView({ behavior: "instant" });
+        const top = document.getElementById("gauges").getBoundingClientRect().top;
+        return document.getElementById("bar").getBoundingClientRect().bottom - top;
+    }""")
+    assert covered <= 0
+    assert page.complaints == []
+    journal.close()
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(room, board):

@@ -169,11 +169,11 @@
   const showRun = (key) => {
     let closed = false, charts = null, source = null, run = null, axis = 0, smooth = 0, added = 0, asking = false;
     const others = new Map();
-    const data = { figures: [], gauges: { step: [], segment: [], kept: [], layers: {}, totals: {} }, view: { axis: null, smooth: 0, overlays: [] } };
+    const data = { figures: [], gauges: { step: [], segment: [], kept: [], layers: {}, totals: {}, dangers: [], lines: {} }, view: { axis: null, smooth: 0, overlays: [] } };
     const head = make("header", { className: "run-head" });
     const now = make("div"), words = make("p", { className: "short" });
     const place = (name) => make("div", { id: `part-${name}` });
-    const parts = Object.fromEntries(["loss", "chronicle", "incidents", "segments", "progress", "gauges", "others", "samples", "attempts", "time", "background"].map((name) => [name, place(name)]));
+    const parts = Object.fromEntries(["loss", "chronicle", "incidents", "segments", "progress", "gauges", "others", "samples", "attempts", "nodes", "time", "background"].map((name) => [name, place(name)]));
 
     const choose = (label, options, chosen) => {
       const select = make("select", {}, ...options.map(([value, text]) => make("option", { value, textContent: text })));
@@ -432,6 +432,9 @@
     place?.classList.remove("flash");
     requestAnimationFrame(() => place?.classList.add("flash"));
   });
+  // Who goes to a part of the page sees its title: the bar on top lies over what is behind it.
+  const bar = document.getElementById("bar");
+  new ResizeObserver(() => { document.documentElement.style.scrollPaddingTop = `${bar.offsetHeight + 12}px`; }).observe(bar);
   const help = document.getElementById("help");
   document.getElementById("help-button").addEventListener("click", () => help.showModal());
   addEventListener("keydown", (event) => {

@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 
+from longhaul.board.forecast import Danger, as_data, in_words, mark
 from longhaul.logbook.segments import SegmentOpening, by_opening
 from longhaul.logbook.summary import kept_until
 
@@ -171,6 +172,39 @@ class ModelGauges:
     """Gauge → one row a layer."""
     totals: Mapping[str, Mapping[str, Row]] = field(default_factory=dict)
     """Gauge → role of weights, source, or empty → its row."""
+    dangers: tuple[Danger, ...] = ()
+    """What is forecast, the most pressing first."""
+    lines: Mapping[str, float] = field(default_factory=dict)
+    """Gauge, or gauge.role → from where on it is dangerous."""
+
+    def dangers_of(self, gauge: str, *, layered: bool) -> list[Danger]:
+        """Those of a gauge of layers, or of the whole model."""
+        return [d for d in self.dangers if d.gauge == gauge and (d.layer is not None) == layered]
+
+    def opens_on(self, *, layered: bool) -> str:
+        """The gauge to be shown first: the most pressing one, or the first."""
+        names = list(self.layers if layered else self.totals)
+        pressing = [d.gauge for d in self.dangers if (d.layer is not None) == layered]
+        return next((name for name in [*pressing, *names] if name in names), "")
+
+    def words_of(self, gauge: str, *, layered: bool) -> tuple[str, str]:
+        """What the menu and the line below the chart say of a gauge."""
+        found = self.dangers_of(gauge, layered=layered)
+        own = {line for key, line in self.lines.items() if key.partition(".")[0] == gauge}
+        danger = mark(found)
+        label = f"{gauge.replace('_', ' ')}{' · ' * bool(danger)}{danger}"
+        return label, in_words(found, min(own, default=None))
+
+    def as_json(self) -> Mapping[str, Any]:
+        """What the page's script reads: `words` and `opens` have one part for each menu."""
+        menus = {"gauge": (self.layers, True), "total": (self.totals, False)}
+        words = {
+            menu: {gauge: self.words_of(gauge, layered=layered) for gauge in gauges}
+            for menu, (gauges, layered) in menus.items()
+        }
+        opens = {menu: self.opens_on(layered=layered) for menu, (_, layered) in menus.items()}
+        dangers = list(as_data(self.dangers))
+        return vars(self) | {"dangers": dangers, "words": words, "opens": opens}
 
 
 def read_model_gauges(connection: duckdb.DuckDBPyConnection) -> ModelGauges:

@@ -15,6 +15,7 @@ from longhaul.board.curves import (
 )
 from longhaul.board.incidents import Incident, incidents
 from longhaul.board.live_run import LiveRun
+from longhaul.board.nodes import NodesAndRanks, read_nodes
 from longhaul.config.load import with_values
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError
@@ -63,6 +64,8 @@ class RunFacts(RunSummary):
     """loss, gradient_norm, learning_rate, loss_scale, throughput, progress; `mean loss` and
     `mean gradient_norm` where a run is too long to show every step."""
     model_gauges: ModelGauges
+    nodes: NodesAndRanks | None
+    """None where the run is one process."""
     damaged: int
     """Lines of the journal that cannot be read."""
 
@@ -85,24 +88,27 @@ def _facts_of(run: LiveRun, clock: Clock, *, gauges: bool) -> RunFacts:
     summary = summary_of(folder, clock, records, connection)
     grown = read_branches(folder, connection, records, live=summary.state == "live")
     branches = tuple(sorted(grown, key=lambda b: (b.opening.attempt, b.opening.opened)))
-    note_kept(connection, [branch.opening for branch in branches])
+    openings = [branch.opening for branch in branches]
+    note_kept(connection, openings)
     curves = thinned(connection, ("loss", "gradient_norm", "learning_rate", "loss_scale"))
     averages = means(connection, ("loss", "gradient_norm"))
     curves |= {f"mean {name}": curve for name, curve in averages.items()} | pace(connection)
     tokens, tokens_lost, masked = step_totals(connection)
-    model_gauges = run.model_gauges() if gauges else ModelGauges()
+    model_gauges = run.model_gauges(openings) if gauges else ModelGauges()
     kept = {branch.number: branch.kept_until for branch in branches}
     newest = branches[-1].opening if branches else None
     decisions = [record for record in records if isinstance(record, Decision)]
     overrides = fold_all(decisions).overrides_at(summary.step)
+    settings = with_values(newest.settings, overrides) if newest else {}
+    now = clock.wall()
     return RunFacts(
         **vars(summary),
         began=_began(folder, records, summary.seen),
-        written=clock.wall(),
+        written=now,
         tokens=tokens,
         tokens_lost=tokens_lost,
         masked=masked,
-        settings=with_values(newest.settings, overrides) if newest else {},
+        settings=settings,
         drift=_drift(folder, branches, decisions, summary.step),
         fingerprint=newest.fingerprint if newest else {},
         branches=branches,
@@ -119,6 +125,7 @@ def _facts_of(run: LiveRun, clock: Clock, *, gauges: bool) -> RunFacts:
         ),
         curves=curves,
         model_gauges=model_gauges,
+        nodes=read_nodes(records, settings, folder.path, now),
         damaged=run.damaged,
     )
 

@@ -5,12 +5,13 @@ Steps lie in a table in memory without their gauges, some 100 bytes each.
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile, gettempdir
 
-from longhaul.board.curves import ModelGauges, read_model_gauges
-from longhaul.core.records import Event, Record
+from longhaul.board.curves import ModelGauges, note_kept, read_model_gauges
+from longhaul.board.forecast import dangers, limits_in_force, line_of
+from longhaul.core.records import Decision, Event, Record
 from longhaul.core.strict import DamagedFile
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.queries import (
@@ -24,6 +25,7 @@ from longhaul.logbook.queries import (
     with_seconds,
 )
 from longhaul.logbook.reading import JournalTail, journal_files
+from longhaul.logbook.segments import SegmentOpening
 
 _COLUMNS = (
     "attempt, segment, step, time, loss, gradient_norm, learning_rate, loss_scale, masked, redone, "
@@ -36,7 +38,7 @@ _GAUGED = (
 _MOST_MEMORY = "256MB"
 """Of one run: gauges of a million steps take more while they are read, and are spilled then."""
 _SPILLED = "longhaul-board-spilled"
-_GAUGES = "segment, step, gauges, totals, source_losses"
+_GAUGES = "segment, step, time, gauges, totals, source_losses"
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,8 @@ class LiveRun:
             rows = [[*key, spent] for key, spent in seconds.items()]
             self.connection.executemany("INSERT INTO booked VALUES (?, ?, ?, true)", rows)
 
-    def model_gauges(self) -> ModelGauges:
-        """All gauges, once the table `kept` is there; read from compacted files only now."""
+    def model_gauges(self, openings: Sequence[SegmentOpening]) -> ModelGauges:
+        """All gauges, with what is forecast of them; read from compacted files only now."""
         with self.lock:
             if self._unread_gauges:
                 rows = (
@@ -149,7 +151,25 @@ class LiveRun:
                 )
                 self.connection.execute(f"INSERT INTO gauged {rows}")
                 self._unread_gauges = {}
-            return read_model_gauges(self.connection)
+            note_kept(self.connection, openings)
+            return self._with_dangers(read_model_gauges(self.connection), openings)
+
+    def _with_dangers(self, found: ModelGauges, openings: Sequence[SegmentOpening]) -> ModelGauges:
+        records, newest = self.records, max(found.step, default=0)
+        decisions = [record for record in records if isinstance(record, Decision)]
+        limits = limits_in_force(openings, decisions, newest)
+        scale = self.connection.execute(
+            "SELECT loss_scale FROM steps ORDER BY rowid DESC LIMIT 1"
+        ).fetchone()
+        fp16 = scale is not None and scale[0] is not None
+        roles = [f"{gauge}.{role}" if role else gauge
+                 for gauge, own in found.totals.items() for role in own]  # fmt: skip
+        lines = {key: line_of(limits, fp16, key) for key in [*found.layers, *roles]}
+        return replace(
+            found,
+            dangers=dangers(self.connection, records, openings, limits),
+            lines={key: line for key, line in lines.items() if line is not None},
+        )
 
     def _take_compacted(self) -> None:
         """Read what was compacted from there, but for its gauges."""

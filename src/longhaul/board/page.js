@@ -6,6 +6,7 @@
 const chartsOf = (data) => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const INKS = 6;
+  const NEAR = 3; // times the highest value of a curve: so far up a line of danger is drawn
   const PRINT_WIDTH = 660; // pixels; a sheet of paper is laid out anew only after scripts ran
   const CONFIG = {
     responsive: true, displaylogo: false, displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
@@ -110,6 +111,19 @@ const chartsOf = (data) => {
     const nothingLost = !gauges.kept.includes(false);
     document.querySelectorAll(".only-lost").forEach((label) => { label.hidden = nothingLost; });
   };
+  // What a menu and the line below its chart say of dangers; a choice that somebody made stays.
+  const dangersOf = (menu, gauge) => (gauges.dangers ?? []).filter((danger) => danger.gauge === gauge && (danger.layer !== null) === (menu === "gauge"));
+  const sayForecast = (menu) => {
+    const select = document.getElementById(menu), line = document.getElementById(`forecast-${menu}`);
+    const words = gauges.words?.[menu];
+    if (!words) return [];
+    for (const option of select.options) option.textContent = words[option.value]?.[0] ?? option.value;
+    if (!select.dataset.chosen && gauges.opens[menu]) select.value = gauges.opens[menu];
+    const found = dangersOf(menu, select.value);
+    line.textContent = words[select.value]?.[1] ?? "";
+    line.classList.toggle("warning", found.length > 0);
+    return found;
+  };
   const extent = (rows) => {
     let low = Infinity, high = -Infinity;
     for (const row of rows) for (const value of row) {
@@ -121,6 +135,7 @@ const chartsOf = (data) => {
 
   const drawHeat = () => {
     if (!chart("heat")) return;
+    const found = sayForecast("gauge");
     const happened = document.getElementById("as-happened").checked && gauges.kept.includes(false);
     const rows = gauges.layers[document.getElementById("gauge").value];
     const columns = happened ? everyColumn : everyColumn.filter((column) => gauges.kept[column]);
@@ -147,7 +162,41 @@ const chartsOf = (data) => {
       hovertemplate: "layer %{y}: %{customdata:.4~g}<br>%{text}<extra></extra>",
     };
     const own = { yaxis: { title: { text: "layer" }, tickformat: "d", ...(rows.length < 10 ? { dtick: 1 } : {}) } };
-    Plotly.react(chart("heat"), [trace], layout(own, happened ? asHappened(own) : { title: { text: "step" }, tickformat: ",d" }), CONFIG);
+    const x = happened ? asHappened(own) : { title: { text: "step" }, tickformat: ",d" };
+    if (found.length) markDangers(own, bar, found, rows.length);
+    Plotly.react(chart("heat"), [trace], layout(own, x), CONFIG);
+  };
+
+  // A strip right of the rows, so that no mark hides a reading or lies on its colour: a bar at each row in
+  // danger, and beside it the step at which it crosses the line, as far as there is room for the words.
+  const markDangers = (own, bar, found, rows) => {
+    const place = chart("heat"), heat = ink("alarm");
+    const width = document.documentElement.classList.contains("print") ? PRINT_WIDTH : place.clientWidth;
+    const words = (danger) => danger.line === null ? "grows" : danger.step === null ? "beyond" : danger.step.toLocaleString("en");
+    const line = found.find((danger) => danger.line !== null)?.line;
+    const title = line === undefined ? "" : found.some((danger) => danger.step !== null) ? `${line.toLocaleString("en")} at step` : `${line.toLocaleString("en")}`;
+    const longest = Math.max(title.length - 2, ...found.map((danger) => words(danger).length));
+    const plot = Math.max(width - (narrow() ? 38 : 58) - 80, 100); // what margins and the colour bar leave
+    const end = Math.max(1 - (10 + 6.5 * longest) / plot, 0.5);
+    own.xaxis = { domain: [0, end] };
+    bar.x = 1;
+    own.shapes = [...own.shapes ?? [], ...found.map((danger) => ({
+      type: "rect", xref: "paper", yref: "y", x0: end + 2 / plot, x1: end + 7 / plot,
+      y0: danger.layer - 0.5, y1: danger.layer + 0.5, fillcolor: heat, line: { width: 0 },
+    }))];
+    const beside = { xref: "paper", x: end, xanchor: "left", showarrow: false };
+    const row = (place.clientHeight - 66) / rows, named = [];
+    const labels = found.filter((danger) => {
+      const fits = named.every((layer) => Math.abs(layer - danger.layer) * row >= 14);
+      if (fits) named.push(danger.layer);
+      return fits;
+    }).map((danger) => ({
+      ...beside, yref: "y", y: danger.layer, xshift: 7, text: words(danger), font: { size: 11, color: heat },
+      hovertext: `layer ${danger.layer}: ${Number(danger.value?.toPrecision(4))} at step ${danger.at.toLocaleString("en")}`,
+    }));
+    const head = { ...beside, yref: "paper", y: 1.03, yanchor: "bottom", text: title, font: { size: 10, color: heat } };
+    own.annotations = [...own.annotations ?? [], ...labels, ...(title ? [head] : [])];
+    own.margin = { l: narrow() ? 38 : 58, r: 12, t: 26, b: 40 };
   };
 
   // Time runs on where steps fall back: borders of segments are lines, and a bar on top marks
@@ -171,7 +220,9 @@ const chartsOf = (data) => {
       begin = column;
     }
     own.shapes = shapes;
-    own.annotations = marks.length > 14 ? [] : marks;
+    // Of segments that begin too close to each other the last one is named.
+    const apart = 34 * everyColumn.length / Math.max(chart("heat").clientWidth - 150, 100);
+    own.annotations = marks.length > 14 ? [] : marks.filter((each, at) => !(marks[at + 1]?.x - each.x < apart));
     own.margin = { l: narrow() ? 38 : 58, r: 12, t: 26, b: 40 };
     const every = Math.max(1, Math.ceil(everyColumn.length / (narrow() ? 5 : 10)));
     const ticks = everyColumn.filter((column) => column % every === 0);
@@ -180,7 +231,8 @@ const chartsOf = (data) => {
 
   const drawTotal = () => {
     if (!chart("total")) return;
-    const roles = gauges.totals[document.getElementById("total").value];
+    const found = sayForecast("total");
+    const gauge = document.getElementById("total").value, roles = gauges.totals[gauge];
     const traces = Object.entries(roles).flatMap(([role, row], place) => {
       // A new piece wherever segment or fate changes: no line may join what was not joined.
       const pieces = [];
@@ -202,9 +254,24 @@ const chartsOf = (data) => {
         });
       });
     });
-    const [low, high] = extent(Object.values(roles));
-    const own = { showlegend: true, yaxis: { type: low > 0 && high / low > 50 ? "log" : "linear" } };
-    Plotly.react(chart("total"), traces, layout(own, { title: { text: "step" }, tickformat: ",d" }), CONFIG);
+    // A line of danger is drawn where it is near, and named in the legend where it would press the curves flat.
+    let [low, high] = extent(Object.values(roles));
+    const own = Object.entries(gauges.lines ?? {}).filter(([key]) => key === gauge || key.startsWith(`${gauge}.`)).map(([, line]) => line);
+    const drawn = [...new Set([...found.map((danger) => danger.line), ...own.filter((line) => line < NEAR * high)])].filter((line) => line);
+    const ends = [Math.min(...gauges.step), Math.max(...gauges.step, ...found.map((danger) => danger.step ?? 0))];
+    const quietly = { meta: { ink: "alarm" }, hoverinfo: "skip" };
+    for (const line of new Set([...drawn, ...own])) {
+      const far = !drawn.includes(line);
+      if (!far) high = Math.max(high, line);
+      const [x, y] = far ? [[null], [null]] : [ends, [line, line]];
+      traces.push(painted({ ...quietly, x, y, mode: "lines", name: `danger from ${line.toLocaleString("en")}${far ? " ↑" : ""}`, line: { dash: "dash", width: 1.2 } }));
+    }
+    for (const danger of found.filter((each) => each.step !== null)) {
+      traces.push(painted({ ...quietly, x: [danger.at, danger.step], y: [danger.value, danger.line], mode: "lines+markers", showlegend: false, line: { dash: "dot", width: 1.4 }, marker: { symbol: "x", size: [0, 9] } }));
+    }
+    const scale = low > 0 && (high / low > 50 || found.length) ? "log" : "linear";
+    const look = { showlegend: true, yaxis: { type: scale } };
+    Plotly.react(chart("total"), traces, layout(look, { title: { text: "step" }, tickformat: ",d" }), CONFIG);
   };
 
   // One chart a turn, so that the first is seen, and a key heard, while the others are drawn.
@@ -237,9 +304,10 @@ const chartsOf = (data) => {
     document.querySelectorAll("[data-log]").forEach((box) => {
       acts(box, () => drawFigure(data.figures.find((figure) => figure.name === box.dataset.log)));
     });
-    acts(document.getElementById("gauge"), drawHeat);
+    const chosen = (act) => (event) => { event.target.dataset.chosen = "yes"; act(); };
+    acts(document.getElementById("gauge"), chosen(drawHeat));
     acts(document.getElementById("as-happened"), drawHeat);
-    acts(document.getElementById("total"), drawTotal);
+    acts(document.getElementById("total"), chosen(drawTotal));
   };
   const printing = (on) => () => {
     document.documentElement.classList.toggle("print", on);

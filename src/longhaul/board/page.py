@@ -33,7 +33,7 @@ def document(
 ) -> str:
     """The whole page; all but the title is HTML, and `plotly` is Plotly's own script."""
     drawn = [vars(figure) for figure in figures if figure.traces]
-    data = _embedded({"figures": drawn, "gauges": vars(gauges)})
+    data = _embedded({"figures": drawn, "gauges": gauges.as_json()})
     return f"""<!doctype html>
 <html lang="en">
 <head>

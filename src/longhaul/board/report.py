@@ -1,6 +1,5 @@
 """`report.html`, put together and written: every text is escaped, nothing is fetched."""
 
-from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from longhaul.board.chronicle import chronicle, in_short
 from longhaul.board.curves import ModelGauges
 from longhaul.board.facts import RunFacts, read_facts
 from longhaul.board.figures import loss_figure, progress_figure, step_figures
+from longhaul.board.node_table import node_section
 from longhaul.board.page import chart, document, figure_section, plotly_script, section, write
 from longhaul.board.samples import sample_list
 from longhaul.board.tables import (
@@ -46,6 +46,7 @@ def render(facts: RunFacts, plotly: str) -> str:
 {"".join(figure_section(figure) for figure in others)}
 {words["samples"]}
 {words["attempts"]}
+{words["nodes"]}
 {words["time"]}
 {words["background"]}"""
     footer = f"""Written {moment(facts.written)} UTC by longhaul {escape(longhaul.__version__)}.
@@ -64,6 +65,7 @@ def sections_in_words(facts: RunFacts) -> dict[str, str]:
         "segments": section("segments", "Segments", segment_table(facts)),
         "samples": section("samples", "Samples", samples) if samples else "",
         "attempts": section("attempts", "Attempts", attempt_table(facts)),
+        "nodes": node_section(facts.nodes, live=facts.state == "live"),
         "time": section("time", "Where the time went", time_bars(facts)),
         "background": section("background", "Settings, software, machine", background(facts)),
     }
@@ -76,28 +78,43 @@ def gauge_section(gauges: ModelGauges) -> str:
         parts.append(
             '<p class="note">Each gauge by layer: the largest value of a maximum, the mean of a '
             "root mean square, over the steps of a column. Layer 0 is next to the tokens.</p>"
-            f'<p class="controls"><label>gauge {_menu("gauge", gauges.layers)}</label> '
+            f'<p class="controls"><label>gauge {_menu("gauge", gauges)}</label> '
             '<label class="only-lost"><input type="checkbox" id="as-happened" checked> '
             "in order of time, with what was rolled back (bars on top)</label></p>"
             + chart("heat", 360, "gauge by layer and step")
+            + _forecast("gauge", gauges)
         )
     if gauges.totals:
         parts.append(
             '<p class="note">The model as a whole, by role of weights or source of data.</p>'
-            f'<p class="controls"><label>gauge {_menu("total", gauges.totals)}</label></p>'
+            f'<p class="controls"><label>gauge {_menu("total", gauges)}</label></p>'
             + chart("total", 300, "gauge of the model by step")
+            + _forecast("total", gauges)
         )
     if not parts:
         parts.append('<p class="empty">This run has measured no gauges.</p>')
     return section("gauges", "Gauges", "\n".join(parts))
 
 
-def _menu(name: str, options: Iterable[str]) -> str:
+def _menu(name: str, gauges: ModelGauges) -> str:
+    """Those with a forecast say so, and it opens on the most pressing."""
+    layered = name == "gauge"
+    first = gauges.opens_on(layered=layered)
     items = "".join(
-        f'<option value="{escape(option)}">{escape(option.replace("_", " "))}</option>'
-        for option in options
+        f'<option value="{escape(gauge)}"{" selected" * (gauge == first)}>'
+        f"{escape(gauges.words_of(gauge, layered=layered)[0])}</option>"
+        for gauge in (gauges.layers if layered else gauges.totals)
     )
     return f'<select id="{name}">{items}</select>'
+
+
+def _forecast(name: str, gauges: ModelGauges) -> str:
+    """The line below a chart; the page's script changes it with the menu."""
+    layered = name == "gauge"
+    first = gauges.opens_on(layered=layered)
+    words = escape(gauges.words_of(first, layered=layered)[1])
+    tone = " warning" * bool(gauges.dangers_of(first, layered=layered))
+    return f'<p class="forecast{tone}" id="forecast-{name}">{words}</p>'
 
 
 def write_report(folder: RunFolder, clock: Clock, out: Path | None = None) -> Path:

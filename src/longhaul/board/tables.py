@@ -117,27 +117,7 @@ def attempt_table(facts: RunFacts) -> str:
     if not rows:
         return '<p class="empty">Nobody has trained it yet.</p>'
     titles = ("attempt", "began", "where", "from step", "to step", "how it ended")
-    return page.table("attempts", titles, "".join(rows)) + _compared(events)
-
-
-def _compared(events: Sequence[Event]) -> str:
-    """What ranks compared last, and which of them was found slow or wrong."""
-    compared = [event for event in events if event.kind == EventKind.COMPARED]
-    found = [event for event in events if event.kind == EventKind.MACHINE_VERDICT]
-    if not compared and not found:
-        return ""
-    said = ""
-    if compared:
-        last = compared[-1]
-        alike = "alike" if last.data.get("sound") else "not alike"
-        what = escape(str(last.data.get("what", "weights")))
-        times = count(len(compared), "time")
-        said = f"Ranks compared {what} {times}; at step {last.step:,} they were {alike}."
-    rows = "".join(
-        f"<li>step {event.step:,}: {escape(str(event.data.get('reason', '')))}</li>"
-        for event in found[-20:]
-    )
-    return f"<p class='note'>{said}</p><ul>{rows}</ul>"
+    return page.table("attempts", titles, "".join(rows))
 
 
 def time_bars(facts: RunFacts) -> str:

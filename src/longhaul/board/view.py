@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longhaul.board.chronicle import in_short
-from longhaul.board.curves import note_kept, short, tokens_seen
+from longhaul.board.curves import short, tokens_seen
 from longhaul.board.facts import facts_of
 from longhaul.board.figures import Figure, Json, loss_figure, progress_figure, step_figures
 from longhaul.board.incidents import incidents
@@ -93,9 +93,8 @@ def first_look(folder: RunFolder) -> Json | None:
 def gauges(run: LiveRun) -> Json:
     """A run's gauges and the section that shows them."""
     with run.lock:
-        note_kept(run.connection, read_segments(run.folder))
-        found = run.model_gauges()
-    return {"section": gauge_section(found), "gauges": vars(found)}
+        found = run.model_gauges(read_segments(run.folder))
+    return {"section": gauge_section(found), "gauges": found.as_json()}
 
 
 def since(run: LiveRun, cursor: int) -> Json:

@@ -4,10 +4,10 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import StrictInt, TypeAdapter
 
@@ -141,15 +141,20 @@ def append(folder: Path, event: NodeEvent) -> None:
         os.close(descriptor)
 
 
-def read(folder: Path) -> tuple[NodeEvent, ...]:
-    """All events, in the order written; none if there is no ledger, OSError if it cannot be read.
-    Lines that are torn, or of kinds that a newer longhaul knows, are left out.
+KINDS: frozenset[Kind] = frozenset(get_args(Kind))
+
+
+def read(folder: Path, kinds: Collection[Kind] = KINDS) -> tuple[NodeEvent, ...]:
+    """The events of these kinds, in the order written; none if there is no ledger, OSError if it
+    cannot be read. Lines that are torn, or of kinds that a newer longhaul knows, are left out.
     """
     path = folder / FILE_NAME
     if not path.exists():
         return ()
-    events = (_event(line) for line in lines_of(path))
-    return tuple(event for event in events if event is not None)
+    # Of a long ledger only the lines are parsed that may be meant.
+    words = [f'"{kind}"'.encode() for kind in kinds]
+    events = (_event(line) for line in lines_of(path) if any(word in line for word in words))
+    return tuple(event for event in events if event is not None and event.kind in kinds)
 
 
 def concerning(node: Node, events: Iterable[NodeEvent]) -> tuple[NodeEvent, ...]:
