@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from interop.hf.conftest import CONTEXT, SHAPES, TEXT, exported, tokens_of
@@ -50,6 +51,7 @@ def opened(folder: Path, **more: object) -> torch.nn.Module:
 def test_every_way_to_ask_gives_our_logits(written):
     made = exported(ODD | {"vocab_multiple": 64})
     theirs, tokens_BT = opened(written(made)), tokens_of(made)
+    tokens_BT[0, 6] = END  # another document begins
     ours_BTV = made.model(tokens_BT)
     assert torch.equal(theirs(tokens_BT).logits, ours_BTV)
     targets_BT = tokens_BT.clone()
@@ -142,6 +144,17 @@ def test_a_new_one_is_filled_as_a_run_begins(written):
     assert all(weight.grad is not None for weight in first.values())
 
 
+def test_a_missing_weight_alone_is_filled(written):
+    made = exported(ODD)
+    folder = written(made)
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.blocks.1.attention.qkv.bias"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    qkv, own = (model.blocks[1].attention.qkv for model in (opened(folder).model, made.model))
+    assert torch.equal(qkv.weight, own.weight)
+    assert not qkv.bias.any()
+
+
 def test_half_precision_rounds_weights_and_leaves_angles(written):
     made = exported(ODD)
     theirs = opened(written(made), dtype=torch.bfloat16)
@@ -159,9 +172,9 @@ def test_code_is_run_only_where_it_is_trusted(written, copies, monkeypatch):
     (folder / CODE.name).write_text("raise SystemExit('it was run')")
     recipe_for(folder, "own")
     (folder / CODE.name).write_bytes(CODE.read_bytes())
-    before = sorted(copies.rglob("*"))
-    load_theirs(folder, torch.float32)
-    assert sorted(copies.rglob("*")) == before
+    before = sorted(copies.rglob("*")), set(sys.modules)
+    load_theirs(folder.rename(folder.with_name("other")), torch.float32)
+    assert (sorted(copies.rglob("*")), set(sys.modules)) == before
     assert str(copies) == dynamic_module_utils.HF_MODULES_CACHE
 
 
