@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,9 @@ def call(monkeypatch: pytest.MonkeyPatch, place: Path, *arguments: str) -> str:
     return result.output
 
 
-def begin_with(folder: Path, place: Path, *more: str) -> RunFolder:
+def begin_with(folder: Path, place: Path, *more: str, own: Sequence[str] = LLAMA) -> RunFolder:
     """A run that begins with these weights and learns next to nothing."""
-    options = *OPTIONS, *LLAMA, f'init.from="{folder}"', "optim.lr=1e-12", *more
+    options = *OPTIONS, *own, f'init.from="{folder}"', "optim.lr=1e-12", *more
     typed = Start("drill", options, runs=place / "again", prepared=place / "prepared")
     assert start(typed, SilentView()) is ExitCode.FINISHED
     return RunFolder(place / "again" / "drill")
@@ -117,11 +118,25 @@ def test_nothing_is_left_of_an_export_that_disagrees_or_meets_a_full_disk(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_without_a_class_and_a_missing_library_are_messages(
-    honest, place, monkeypatch, tmp_path
-):
-    with pytest.raises(UsageError, match=r"lacks model\.activation = gelu"):
-        call(monkeypatch, honest.parents[1], "export", "drill", "--out", str(tmp_path / "out"))
+def test_a_model_that_no_class_has_brings_its_code_and_begins_a_run(honest, monkeypatch, tmp_path):
+    out = tmp_path / "out"
+    said = call(monkeypatch, honest.parents[1], "export", "drill", "--out", str(out))
+    card = (out / "README.md").read_text()
+    for text in (
+        "lacks model.activation = gelu)",
+        "pip install longhaul",
+        "trust_remote_code=True",
+    ):
+        assert text in said
+        assert text in card
+    assert 'AutoModelForCausalLM.from_pretrained("PATH", trust_remote_code=True)' in card
+    assert "computes the same logits" in said
+    begun = begin_with(out, tmp_path, own=())
+    assert losses(begun)[2] == pytest.approx(losses(RunFolder(honest))[4], abs=2e-4)
+    assert read_segments(begun)[0].weights["family"] == "longhaul"
+
+
+def test_a_missing_library_is_a_message(place, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"transformers is not installed") as refusal:
         call(monkeypatch, place, "export", "drill")

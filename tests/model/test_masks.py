@@ -184,4 +184,5 @@ def test_a_gpu_gets_block_masks_where_flex_attention_can_serve():
     assert make_sight(shape(window=40, dropout=0.1), tokens)[0].mask is not None
     assert make_sight(shape(window=40), tokens, past=299)[0].mask is not None
     assert make_sight(shape(window=40), tokens[:, :60])[0].mask is not None
+    assert make_sight(shape(window=40), tokens, skips_masked=False)[0].mask is not None
     assert make_sight(shape(), tokens)[0] is CAUSAL

@@ -31,6 +31,8 @@ class CardFacts:
     """What the run began with; empty for random weights."""
     checks: Sequence[str]
     """What was compared before the folder was kept, a sentence each."""
+    needs: str = ""
+    """Where the folder brings code: what loading it takes, in words."""
 
 
 def model_card(facts: RunFacts, card: CardFacts) -> str:
@@ -39,15 +41,17 @@ def model_card(facts: RunFacts, card: CardFacts) -> str:
     begun = "random weights"
     if card.weights:
         begun = f"weights of family {_plain(card.weights.get('family', '?'))}"
+    trusted = ", trust_remote_code=True" if card.needs else ""
     lines = [
         "---", "library_name: transformers", "pipeline_tag: text-generation",
-        "tags:", "- longhaul", "---",
+        "tags:", "- longhaul", *(["- custom_code"] if card.needs else []), "---",
         f"# {_plain(recipe.name)}",
         f"A {card.family} model of {card.parameters:,} parameters, trained from {begun} with "
         f"longhaul {__version__}; these are its weights after {count(card.step, 'step')}.",
         "", "```python", "from transformers import AutoModelForCausalLM, AutoTokenizer",
-        'model = AutoModelForCausalLM.from_pretrained("PATH")',
-        'tokenizer = AutoTokenizer.from_pretrained("PATH")', "```",
+        f'model = AutoModelForCausalLM.from_pretrained("PATH"{trusted})',
+        f'tokenizer = AutoTokenizer.from_pretrained("PATH"{trusted})', "```",
+        *(["", card.needs] if card.needs else []),
         *_result(facts, card),
         "", "## Data",
         *_table(("source", "weight", "tokens to train on"),

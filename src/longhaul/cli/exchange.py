@@ -55,7 +55,8 @@ def export(
     """Write a run's model as a folder that AutoModelForCausalLM and AutoTokenizer load.
 
     It is kept only if transformers computes from it the logits that the model has here, on the
-    run's held-out text. Needs the extra longhaul[hf].
+    run's held-out text. Where no class of transformers has the model's switches, the folder brings
+    code of its own, and whoever loads it needs longhaul too. Needs the extra longhaul[hf].
     """
     from longhaul.interop.hf.agreement import refuse_without_transformers
 
@@ -81,7 +82,7 @@ def import_weights(
     runs_dir: RunsFolder = RUNS,
     prepared_dir: PreparedFolder = PREPARED,
 ) -> None:
-    """Begin a run with published weights (GPT-2, OPT, Llama, Mistral, Qwen, Gemma 2).
+    """Begin a run with published weights (GPT-2, OPT, Llama, Mistral, Qwen, Gemma 2, longhaul's).
 
     Writes a recipe, NAME.toml, and with --data trains it. Nothing in the folder is run: pickled
     weights are refused.

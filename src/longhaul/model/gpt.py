@@ -50,6 +50,8 @@ class GPT(nn.Module):
         self.widens = False
         """The residual stream is float32 although the weights are not: see `initialise.py`."""
         self.settings = settings
+        self.skips_masked = True
+        """FlexAttention, compiled for each length, serves masks where it can."""
         self.residual_clamp = settings.residual_clamp
         """In force; a live run may change it between two steps."""
         self.ahead = settings.ahead_at(0)
@@ -132,7 +134,9 @@ class GPT(nn.Module):
         tokens_BS = cache.see(tokens_BT) if cache is not None else tokens_BT
         x_BTD = self._embedded(tokens_BT, tokens_BS[:, past - 1 : past] if past else None, past)
         carry = Carry(
-            sight=make_sight(self.settings, tokens_BS, window, past, self.end_of_text),
+            sight=make_sight(
+                self.settings, tokens_BS, window, past, self.end_of_text, self.skips_masked
+            ),
             rotation=self.rotary(length, past) if self.rotary is not None else None,
             tap=tap,
             cache=cache,

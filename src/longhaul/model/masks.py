@@ -146,11 +146,13 @@ def make_sight(
     window: int | None = None,
     past: int = 0,
     end_of_text: int | None = None,
+    skips_masked: bool = True,
 ) -> Sight:
     """The views of a forward pass over `tokens_BS`, of which a cache holds the first `past`.
 
     `window`: instead of `model.window`, in the layers that have one (window warm-up).
-    `end_of_text`: the token that ends a document, and belongs to it.
+    `end_of_text`: the token that ends a document, and belongs to it. `skips_masked`: by
+    FlexAttention, where it serves.
     """
     own = [settings.window_of(layer) for layer in range(settings.layers)]
     windows = [None if every is None else window or every for every in own]
@@ -161,7 +163,7 @@ def make_sight(
         document_BS = ends_BS.cumsum(dim=1) - ends_BS
     length, device = tokens_BS.size(1) - past, tokens_BS.device
     # With a cache it would be compiled anew for each of its lengths.
-    sparse = past == 0 and flex_attends(settings, length, device)
+    sparse = skips_masked and past == 0 and flex_attends(settings, length, device)
     return views_of(length, past, device, windows, document_BS, sparse)
 
 

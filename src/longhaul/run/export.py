@@ -13,6 +13,7 @@ import torch
 
 from longhaul.board.card import CardFacts, model_card
 from longhaul.board.facts import read_facts
+from longhaul.config.model import ModelSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import UsageError
 from longhaul.core.files import fsync_folder, write_bytes
@@ -26,8 +27,10 @@ from longhaul.interop.hf.agreement import (
     refuse_without_transformers,
     version,
 )
-from longhaul.interop.hf.families import family_for
+from longhaul.interop.hf.families import family_for, nearest_to
+from longhaul.interop.hf.family import Family
 from longhaul.interop.hf.folder import Exported, has_tokenizer, write_folder
+from longhaul.interop.hf.own import CODE, OWN
 from longhaul.logbook.folder import open_run
 from longhaul.logbook.segments import read_segments
 from longhaul.run.trained import Trained, open_trained
@@ -47,8 +50,8 @@ def export(
     say: Say,
 ) -> Path:
     """Write the model of a run's checkpoint to a new folder; the folder. `dtype`: of its weights;
-    as they were trained when None. UsageError if no class has the model's switches, the folder is
-    taken, or transformers is not there; DataError if it computes something else.
+    as they were trained when None. UsageError if the folder is taken, or transformers is not
+    there; DataError if it computes something else.
     """
     refuse_without_transformers()
     trained = open_trained(run, runs, step, device="cpu", by_layer=False)
@@ -60,6 +63,8 @@ def export(
     held = DTYPES[dtype] if dtype else model.tokens.weight.dtype
     exported = Exported(model.float(), family, trained.recipe, trained.dataset.tokenizer, held)
     say(f"{folder}: {family.architecture}, {_shown(held)}, step {trained.step:,}")
+    if needs := _needs(trained.recipe.model, family):
+        say(needs)
     temporary = folder.parent / f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         temporary.mkdir(parents=True)
@@ -67,7 +72,7 @@ def export(
         checks = _compared(temporary, exported, trained.dataset, say)
         card = model_card(
             read_facts(open_run(run, runs), RealClock()),
-            _card(run, runs, trained, exported, checks),
+            _card(run, runs, trained, exported, checks, needs),
         )
         write_bytes(temporary / "README.md", card.encode())
         fsync_folder(temporary)
@@ -83,6 +88,18 @@ def export(
     return folder
 
 
+def _needs(model: ModelSection, family: Family) -> str:
+    """What whoever loads the model needs beside transformers, in words; nothing for its classes."""
+    if family is not OWN:
+        return ""
+    nearest, switches = nearest_to(model)
+    return (
+        f"No class of transformers has this model's switches (the nearest, {nearest.model_type}, "
+        f"lacks {', '.join(switches)}), so the folder brings code of its own, {CODE.name}: who "
+        "loads it needs `pip install longhaul`, and passes trust_remote_code=True."
+    )
+
+
 def _compared(folder: Path, exported: Exported, dataset: Dataset, say: Say) -> list[str]:
     """Compare what was written with ours, and say how well it agrees, a sentence each."""
     tokens_BT = _windows(exported, dataset)
@@ -96,7 +113,7 @@ def _compared(folder: Path, exported: Exported, dataset: Dataset, say: Say) -> l
         said.append(
             "The text was tokens made elsewhere: put the tokenizer that made them into the folder."
         )
-    if exported.recipe.model.document_mask:
+    if exported.recipe.model.document_mask and exported.family is not OWN:
         said.append("In training no token saw another document: give one document at a time.")
     for line in said:
         say(line)
@@ -140,7 +157,7 @@ def _said(found: Agreement, dtype: torch.dtype) -> str:
 
 
 def _card(
-    run: str, runs: Path, trained: Trained, exported: Exported, checks: list[str]
+    run: str, runs: Path, trained: Trained, exported: Exported, checks: list[str], needs: str
 ) -> CardFacts:
     recipe, dataset = trained.recipe, trained.dataset
     segments = read_segments(open_run(run, runs))
@@ -155,6 +172,7 @@ def _card(
         tokenizer=f"{kind}, {dataset.vocab_size:,} tokens",
         weights=segments[0].weights if segments else {},
         checks=checks,
+        needs=needs,
     )
 
 

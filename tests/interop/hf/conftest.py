@@ -1,5 +1,6 @@
 """A small model of each family, and the folder it is exported to."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,14 +46,43 @@ SHAPES = {
         "tied_head": True,
     },
     "mistral": LLAMA | {"window": 9, "tied_head": True},
+    "longhaul": {
+        "layers": 4,
+        "heads": 4,
+        "kv_heads": 2,
+        "width": 32,
+        "context": CONTEXT,
+        "activation": "relu2",
+        "embedding_width": 16,
+        "norm_scale": False,
+        "embedding_norm": True,
+        "mlp_inner_norm": True,
+        "qkv_bias": True,
+        "attention_head_scale": True,
+        "window": 7,
+        "window_full_every": 3,
+        "window_stages": [{"from_step": 0, "tokens": 5}],
+        "document_mask": True,
+        "token_smear": True,
+        "bigram_rows": 97,
+        "logit_softcap": 15.0,
+        "value_residual": True,
+        "value_embeddings": 2,
+        "input_mix": True,
+        "unet_skips": True,
+        "residual_clamp": 30.0,
+        "ahead_stages": [{"from_step": 0, "weights": [0.5]}],
+        "dropout": 0.1,
+        "zero_head": True,
+    },
 }
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen: \u00e9\u4e2d."
 
 Export = Callable[..., Exported]
 
 
-def randomised(settings: ModelSection, vocab_size: int) -> GPT:
-    model = build(settings, vocab_size, seed=0)
+def randomised(settings: ModelSection, vocab_size: int, end_of_text: int | None) -> GPT:
+    model = build(settings, vocab_size, seed=0, end_of_text=end_of_text)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():
@@ -67,9 +97,9 @@ def exported(
 ) -> Exported:
     """A model of random weights, as it would be exported."""
     own = tokenizer or ByteTokenizer(end_of_text=True)
-    settings = ModelSection.model_validate(changes)
+    settings = ModelSection.model_validate_json(json.dumps(changes))
     recipe = load_recipe("drill").recipe.model_copy(update={"model": settings})
-    model = randomised(settings, own.vocab_size)
+    model = randomised(settings, own.vocab_size, own.end_of_text)
     return Exported(model, family_for(settings), recipe, own, dtype)
 
 

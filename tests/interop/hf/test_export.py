@@ -1,19 +1,22 @@
 """A folder that is exported loads in transformers, and computes there what the model computes."""
 
+import io
 import json
 
 import pytest
 import torch
 from safetensors import safe_open
+from sentencepiece import SentencePieceTrainer
 
 from interop.hf.conftest import GPT2, SHAPES, TEXT, exported, tokens_of
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.model import ModelSection
 from longhaul.core.errors import DataError, UsageError
+from longhaul.data.sentencepiece import SentencePieceTokenizer
 from longhaul.data.subwords import train_bpe
 from longhaul.data.tokenizing import CharacterTokenizer, NumberTokenizer
 from longhaul.interop.hf.agreement import compare, compare_tokenizers, load_theirs
-from longhaul.interop.hf.families import family_for
+from longhaul.interop.hf.families import family_for, nearest_to
 from longhaul.interop.hf.family import ALWAYS, NOT_AFTERWARDS, PLAIN
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -98,6 +101,30 @@ def test_tokenizers_that_longhaul_makes_are_read_by_auto_tokenizer(kind, written
         compare_tokenizers(folder, other, TEXT)
 
 
+@pytest.mark.parametrize("family", ["llama", "longhaul"])
+def test_sentencepiece_models_go_out_as_they_are_where_a_class_reads_them(family, written):
+    made = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter([TEXT] * 9), model_writer=made, model_type="bpe", vocab_size=330,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, byte_fallback=True,
+        hard_vocab_limit=False, minloglevel=2, num_threads=1,
+    )  # fmt: skip
+    tokenizer = SentencePieceTokenizer(made.getvalue(), end_of_text=True, name="made")
+    folder = written(exported(SHAPES[family], tokenizer))
+    assert (folder / "tokenizer.model").read_bytes() == made.getvalue()
+    compare_tokenizers(folder, tokenizer, f"{TEXT}  the clocks")
+
+
+def test_a_sentencepiece_model_beside_another_class_is_refused(written):
+    made = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter([TEXT] * 9), model_writer=made, vocab_size=40,
+        hard_vocab_limit=False, minloglevel=2, num_threads=1,
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="no class of transformers reads one"):
+        written(exported(GPT2, SentencePieceTokenizer(made.getvalue(), True, "made")))
+
+
 def test_numbers_that_stand_for_another_tokenizer_are_not_passed_off_as_one(written):
     folder = written(exported(GPT2, NumberTokenizer(50, end_of_text=True)))
     assert not (folder / "tokenizer.json").exists()
@@ -109,15 +136,13 @@ def test_every_setting_of_a_model_is_known_to_the_table():
     assert sum(map(len, parts)) == len(ModelSection.model_fields)
 
 
-def test_models_that_no_class_has_are_refused_by_their_switches():
+def test_models_that_no_class_has_are_exported_as_our_own():
     found = {}
     for name in shipped_recipes():
-        try:
-            found[name] = family_for(load_recipe(name).recipe.model).model_type
-        except UsageError as refusal:
-            found[name] = refusal.message.partition(" lacks ")[2]
+        found[name] = family_for(load_recipe(name).recipe.model).model_type
     assert found["gpt2-124m"] == found["shakespeare-char"] == "gpt2"
     assert found["opt-125m"] == found["opt-175b"] == "opt"
     assert found["llama-1b"] == found["llama-8b"] == "llama"
-    assert found["quickstart"] == "model.activation = relu2"
-    assert "model.value_residual = True" in found["speedrun-124m"]
+    assert found["quickstart"] == found["speedrun-124m"] == "longhaul"
+    near, lacks = nearest_to(load_recipe("quickstart").recipe.model)
+    assert (near.model_type, lacks) == ("qwen3", ["model.activation = relu2"])

@@ -71,7 +71,7 @@ def imported(folder: Path, place: Path):
     path.write_text(text)
     recipe = load_recipe(str(path)).recipe
     refuse_unfit(recipe)
-    model = build(recipe.model, VOCAB, seed=1)
+    model = build(recipe.model, VOCAB, seed=1, end_of_text=VOCAB - 1)
     fill(ModelState(model), recipe)
     return recipe, model.eval()
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from longhaul.core.errors import DataError, UsageError
 from longhaul.core.units import Nats
+from longhaul.interop.hf.own import CODE
 from longhaul.interop.hf.weights import PublishedWeights
 
 if TYPE_CHECKING:
@@ -60,14 +63,19 @@ def refuse_without_transformers() -> None:
 
 
 def load_theirs(folder: Path, dtype: torch.dtype) -> Any:
-    """Their model in a folder, ready to evaluate, its weights in this format; DataError if it lacks
-    weights, or has others.
+    """Their model in a folder that was exported here, ready to evaluate, its weights in this
+    format; a folder's own code is run. DataError if it lacks weights, or has others.
     """
     transformers = _library()
     # Told, not converted to: their angles stay float32 then.
-    with _naming("model"):
+    own_code = (folder / CODE.name).is_file()
+    with _naming("model"), _copies_of_code():
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, output_loading_info=True, local_files_only=True, dtype=dtype
+            folder,
+            output_loading_info=True,
+            local_files_only=True,
+            dtype=dtype,
+            trust_remote_code=own_code,
         )
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if names := found.get(kind):
@@ -157,7 +165,10 @@ def compare_tokenizers(folder: Path, ours: Tokenizer, text: str) -> None:
     """DataError unless `AutoTokenizer` makes of a text the same tokens, and the text of them."""
     transformers = _library()
     with _naming("tokenizer"):
-        theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        # Told nothing of code, it would ask whoever sits there whether to run a model's.
+        theirs = transformers.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     wanted = [int(number) for number in ours.encode(text)]
     found = theirs(text, add_special_tokens=False)["input_ids"]
     if found != wanted:
@@ -176,6 +187,23 @@ def compare_tokenizers(folder: Path, ours: Tokenizer, text: str) -> None:
             f"{ours.end_of_text}",
             _AGAIN,
         )
+
+
+@contextmanager
+def _copies_of_code() -> Iterator[None]:
+    """A folder's code is copied before it is run: of one that gets its name later no copy stays."""
+    from transformers import dynamic_module_utils as theirs
+
+    kept, path, modules = theirs.HF_MODULES_CACHE, list(sys.path), set(sys.modules)
+    with tempfile.TemporaryDirectory() as place:
+        theirs.HF_MODULES_CACHE = place
+        try:
+            yield
+        finally:
+            theirs.HF_MODULES_CACHE, sys.path[:] = kept, path
+            for name in set(sys.modules) - modules:
+                if name.startswith("transformers_modules."):
+                    del sys.modules[name]  # another folder of this name would get it
 
 
 @contextmanager

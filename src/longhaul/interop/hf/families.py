@@ -1,28 +1,29 @@
 """All families, and which one a model is."""
 
 from longhaul.config.model import ModelSection
-from longhaul.core.errors import DataError, UsageError
+from longhaul.core.errors import DataError
 from longhaul.interop.hf.family import Family
 from longhaul.interop.hf.gemma import GEMMA2
 from longhaul.interop.hf.gpt2 import GPT2, OPT
 from longhaul.interop.hf.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from longhaul.interop.hf.own import OWN
 
-FAMILIES = (OPT, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2)
-"""In the order in which one is chosen."""
+STOCK = (OPT, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2)
+"""Those that transformers has a class for, in the order in which one is chosen."""
+FAMILIES = (*STOCK, OWN)
 
 
 def family_for(model: ModelSection) -> Family:
-    """The family that a trained model is exported as; UsageError names the switches in the way."""
-    refused = [(family, family.refused(model)) for family in FAMILIES]
-    for family, switches in refused:
-        if not switches:
-            return family
-    nearest, switches = min(refused, key=lambda pair: len(pair[1]))
-    raise UsageError(
-        f"no class of transformers has this model's switches; the nearest, {nearest.model_type}, "
-        f"lacks {', '.join(switches)}",
-        "docs/interop.md lists what each class has; `longhaul sample` and `eval` need no class",
-    )
+    """The family that a trained model is exported as: `OWN` where no other has its switches."""
+    return next(family for family in FAMILIES if not family.refused(model))
+
+
+def nearest_to(model: ModelSection) -> tuple[Family, list[str]]:
+    """The family of a class of transformers that lacks the fewest of a model's switches, and these,
+    as `model.name = value`.
+    """
+    lacking = [(family, family.refused(model)) for family in STOCK]
+    return min(lacking, key=lambda pair: len(pair[1]))
 
 
 def family_of(model_type: str, file: str) -> Family:

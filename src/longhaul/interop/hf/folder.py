@@ -15,6 +15,7 @@ from longhaul.core.files import write_bytes, write_json
 from longhaul.core.units import Bytes
 from longhaul.data.tokenizing import ENDS_OF_TEXT, NumberTokenizer, Tokenizer
 from longhaul.interop.hf.family import Family
+from longhaul.interop.hf.own import CODE, OWN
 from longhaul.interop.hf.published import NAME
 from longhaul.interop.hf.weights import INDEX, SINGLE
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 SHARD_BYTES: Bytes = 5_000_000_000
 """Of one file of weights, at most, as `transformers` cut them for years."""
 _SENTENCEPIECE_CLASS = "LlamaTokenizer"
-_OF_SENTENCEPIECE = ("llama", "mistral")
-"""Families whose class of tokenizers reads a `tokenizer.model`."""
+_OF_SENTENCEPIECE = ("llama", "mistral", OWN.model_type)
+"""Families beside whose models a class of tokenizers reads a `tokenizer.model`."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,14 @@ def write_folder(folder: Path, exported: Exported, shard_bytes: Bytes = SHARD_BY
     """Fill an empty folder, all but the card; UsageError if the family reads no such tokenizer."""
     _write_tokenizer(folder, exported)
     end = exported.tokenizer.end_of_text
-    write_json(folder / NAME, _config(exported) | {"bos_token_id": end, "eos_token_id": end})
-    write_json(folder / "generation_config.json", _generation(exported.recipe, end))
+    config = _config(exported) | {"bos_token_id": end, "eos_token_id": end}
+    generation = _generation(exported.recipe, end)
+    if exported.family is OWN:
+        write_bytes(folder / CODE.name, CODE.read_bytes())
+        config |= {"end_of_text": end}
+        generation |= {"use_cache": False}  # it has none
+    write_json(folder / NAME, config)
+    write_json(folder / "generation_config.json", generation)
     _write_weights(folder, exported, shard_bytes)
 
 
@@ -119,7 +126,7 @@ def their_tensors(exported: Exported) -> Iterator[tuple[str, Tensor]]:
     layout = exported.family.layout(settings)
     for name, weight in model.named_parameters():
         ours = weight.detach().cpu()
-        if name in ("tokens.weight", "head.weight"):
+        if name in ("tokens.weight", "head.weight") or name.startswith("value_tables."):
             ours = ours[: model.vocab_size]  # rows of padding are never predicted
         for theirs, tensor in layout.places[name].to_theirs(ours):
             yield theirs, tensor.to(exported.dtype)

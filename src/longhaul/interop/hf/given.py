@@ -14,7 +14,7 @@ from longhaul.config.size import model_size
 from longhaul.core.errors import DataError, NeedsPerson, RecipeError
 from longhaul.core.files import sha256_of
 from longhaul.interop.hf.families import family_of
-from longhaul.interop.hf.family import Family
+from longhaul.interop.hf.family import NOT_AFTERWARDS, Family
 from longhaul.interop.hf.published import NAME, Published, read_config
 from longhaul.interop.hf.weights import PublishedWeights, compare_shapes
 
@@ -85,18 +85,22 @@ def refuse_unfit_shapes(
     fits = max(model.layers, vocab_size) <= weights.size_bytes  # as layers are added singly
     if not fits or model_size(model, vocab_size).total > weights.size_bytes:
         raise DataError(f"{folder}: holds too few bytes for the model of its {NAME}", _ODD)
-    empty = allocate(model, vocab_size, "meta")
+    empty = allocate(model, vocab_size, "meta", end_of_text=0)  # which one has no shape
     wanted = {name: tuple(weight.shape) for name, weight in empty.named_parameters()}
     places = family.layout(model).places
     compare_shapes({name: places[name].shape(weights.shape) for name in wanted}, wanted, folder)
 
 
 def _same(model: ModelSection, name: str, value: object) -> bool:
-    if name == "context" and model.positions == "rotary":
+    rotary = ("rotary_factor", "rotary_original_context")
+    if (name == "context" and model.positions == "rotary") or (
+        name in NOT_AFTERWARDS and name not in rotary
+    ):
         return True  # no weight knows it
     narrow = None if model.table_width == model.width else model.table_width
     alike = {"kv_heads": model.key_heads, "mlp_width": model.inner_width, "embedding_width": narrow}
-    return bool(alike.get(name, getattr(model, name)) == value)
+    own = getattr(model, name)
+    return bool(value in (own, alike.get(name, own)))
 
 
 def fill(state: ModelState, recipe: Recipe) -> None:

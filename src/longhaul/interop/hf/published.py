@@ -8,18 +8,20 @@ from longhaul.core.errors import DataError
 from longhaul.core.strict import read_object
 
 NAME = "config.json"
+OWN = "longhaul"
+"""The family whose code is our own: a folder's copy of it is not needed, and never run."""
 
 
 class Published:
     """The settings of a published model; a DataError names what is missing or odd."""
 
     def __init__(self, values: Mapping[str, Any], file: str) -> None:
-        self._values = values
+        self.values = values
         self.file = file
 
     def has(self, key: str) -> bool:
         """Whether there is such a setting, and it is not null."""
-        return self._values.get(key) is not None
+        return self.values.get(key) is not None
 
     def whole(self, key: str, default: int | None = None) -> int:
         """A whole number above 0."""
@@ -51,8 +53,8 @@ class Published:
 
     def must_be(self, key: str, *values: object) -> None:
         """Refuse a setting that is there with another value than these."""
-        if key in self._values and self._values[key] not in values:
-            raise self._odd(key, self._values[key], "longhaul has no such switch")
+        if key in self.values and self.values[key] not in values:
+            raise self._odd(key, self.values[key], "longhaul has no such switch")
 
     def table(self, key: str) -> "Published":
         """A table within; an empty one when absent."""
@@ -62,7 +64,7 @@ class Published:
         return Published(value, f"{self.file}: {key}")
 
     def _value(self, key: str, default: object) -> Any:
-        value = self._values.get(key)
+        value = self.values.get(key)
         if value is None and default is None:
             raise DataError(f"{self.file}: {key} is missing", "give the folder as it was published")
         return default if value is None else value
@@ -86,10 +88,11 @@ def read_config(folder: Path) -> tuple[str, Published]:
         ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error})", "download it again") from None
-    if "auto_map" in values:
+    model_type = str(values.get("model_type"))[:60]
+    if "auto_map" in values and model_type != OWN:
         raise DataError(
             f"{path}: auto_map names code that the model needs, and longhaul runs none that it is "
             "given as data",
             "give a model of a family that longhaul knows itself",
         )
-    return str(values.get("model_type"))[:60], Published(values, str(path))
+    return model_type, Published(values, str(path))

@@ -12,6 +12,7 @@ from longhaul.data.tokenizer_files import find_tokenizer, load_given
 from longhaul.data.tokenizing import Tokenizer
 from longhaul.interop.hf.families import family_of
 from longhaul.interop.hf.given import model_of, refuse_unfit_shapes
+from longhaul.interop.hf.own import OWN
 from longhaul.interop.hf.published import read_config
 from longhaul.interop.hf.weights import PublishedWeights
 
@@ -64,6 +65,8 @@ def recipe_for(folder: Path, name: str | None = None) -> tuple[str, str]:
     values["vocab_multiple"] = _multiple(tokenizer.vocab_size, rows, folder)
     model = ModelSection.model_validate(values)
     refuse_unfit_shapes(weights, family, model, tokenizer.vocab_size, folder)
+    # Of every switch that there is, those that are off say nothing.
+    shown = model.model_dump(exclude_defaults=True) if family is OWN else values
     lines = [
         f"# Goes on from the weights in {folder} ({model_type}).",
         f"name = {as_toml(name)}",
@@ -72,7 +75,7 @@ def recipe_for(folder: Path, name: str | None = None) -> tuple[str, str]:
         "", "[tokenizer]", 'kind = "file"', f"path = {as_toml(str(folder))}",
         f"end_of_text = {as_toml(tokenizer.end_of_text is not None)}",
         "", "[model]",
-        *(f"{key} = {as_toml(value)}" for key, value in values.items() if value is not None),
+        *(f"{key} = {as_toml(value)}" for key, value in shown.items() if value is not None),
         "", _REST,
     ]  # fmt: skip
     return name, "\n".join(lines)
