@@ -20,6 +20,7 @@ class Counting(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.skips_masked = True
         self.passes: list[tuple[int, int]] = []
 
     def new_cache(self, batch: int) -> Lengths:
@@ -63,6 +64,7 @@ class Forgetful(nn.Module):
 
     def __init__(self, model: GPT) -> None:
         super().__init__()
+        self.skips_masked = True
         self.model, self.read = model, torch.zeros(1, 0, dtype=torch.int64)
 
     def new_cache(self, batch: int) -> Lengths:
@@ -119,3 +121,4 @@ def test_a_model_in_training_is_in_training_again_afterwards() -> None:
     model = Counting().train()
     draw(model)
     assert model.training
+    assert model.skips_masked

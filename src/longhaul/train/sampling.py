@@ -37,8 +37,9 @@ def sample_tokens(
     """
     generator = torch.Generator().manual_seed(seed)
     history = list(prompt)
-    was_training = model.training
+    was_training, skipped_masked = model.training, model.skips_masked
     model.eval()
+    model.skips_masked = False  # by code that would be compiled for every length of the text
     try:
         cache = None if ranks is not None else model.new_cache(batch=1)
         for _ in range(most_tokens):
@@ -63,6 +64,7 @@ def sample_tokens(
             yield token
     finally:
         model.train(was_training)
+        model.skips_masked = skipped_masked
 
 
 def write_sample(parts: Parts, settings: Recipe) -> str:
