@@ -31,6 +31,7 @@ LATER = (
     "board/card.py", "board/live_run.py", "board/outlook.py",
     "board/preview.py", "board/profile.py", "board/view.py",
     "cli/board.py", "cli/evaluate.py", "cli/exchange.py", "cli/mirror.py", "cli/study.py",
+    "config/model_combinations.py",
     "interop", "model/float8.py", "plan/ladder", "plan/profile.py", "plan/roofline.py",
     "plan/surprises.py", "plan/timeline.py", "run/board", "run/by_layer.py", "run/elsewhere.py",
     "run/evaluate", "run/export.py", "run/ladder", "run/mirror.py", "run/opened.py",

@@ -1,7 +1,7 @@
 import pytest
 
-from longhaul.config.combinations import model_problems
 from longhaul.config.model import ModelSection
+from longhaul.config.model_combinations import model_problems
 
 SHAPE = {"layers": 4, "heads": 4, "width": 32, "context": 16}
 STAGE = {"from_step": 3, "tokens": 4}

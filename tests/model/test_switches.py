@@ -13,8 +13,8 @@ import torch._dynamo
 import torch._inductor.config
 from torch import Tensor
 
-from longhaul.config.combinations import model_problems
 from longhaul.config.model import ModelSection
+from longhaul.config.model_combinations import model_problems
 from longhaul.config.size import model_size
 from longhaul.core.schedules import derive_key
 from longhaul.model.gpt import GPT

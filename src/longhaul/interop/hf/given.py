@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longhaul.config.combinations import model_problems
 from longhaul.config.model import ModelSection
+from longhaul.config.model_combinations import model_problems
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import model_size
 from longhaul.core.errors import DataError, NeedsPerson, RecipeError
