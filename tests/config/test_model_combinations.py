@@ -24,6 +24,12 @@ def problems(**changes: object) -> list[tuple[tuple[str, ...], str]]:
             "model.rotary_scaling",
             "model.positions is learned",
         ),
+        ({"rotary_slow_turns": 0.5}, "model.rotary_slow_turns", "0.5 is read by llama3"),
+        (
+            {"rotary_scaling": "llama3", "rotary_fast_turns": 0.5},
+            "model.rotary_slow_turns",
+            "1 turns of a slow pair are not fewer than the 0.5 of a fast one",
+        ),
         ({"window_full_every": 2}, "model.window_full_every", "no layer has a window"),
         ({"window_stages": (STAGE,)}, "model.window_stages", "no layer has a window"),
         ({"window": 8, "window_full_every": 1}, "model.window_full_every", "every layer"),

@@ -39,6 +39,9 @@ CASES = {
     "llama": LLAMA,
     "llama, linear": LLAMA | {"rotary_scaling": "linear", "rotary_factor": 4.0},
     "llama, llama3": LLAMA | LLAMA3,
+    "llama, llama3 with turns of its own": LLAMA | LLAMA3 | {
+        "rotary_slow_turns": 0.3, "rotary_fast_turns": 1.5
+    },
     "llama, biases and geglu": LLAMA | {"bias": True, "activation": "geglu", "tied_head": True},
     "mistral": LLAMA | {"window": 7},
     "qwen3, unlearned": LLAMA | {"qk_norm": True},

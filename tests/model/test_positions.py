@@ -76,16 +76,19 @@ def test_positions_after_a_past_are_those_of_the_whole(past):
 
 
 @pytest.mark.parametrize(
-    ("scaling", "base", "factor", "original", "head_width"),
+    ("scaling", "base", "factor", "original", "head_width", "turns"),
     [
-        ("linear", 10_000.0, 4.0, 64, 64),
-        ("llama3", 500_000.0, 8.0, 8192, 128),  # Llama 3.1's own
-        ("llama3", 500_000.0, 32.0, 8192, 64),  # Llama 3.2 1B's
-        ("llama3", 10_000.0, 8.0, 64, 64),
-        ("llama3", 10_000.0, 1.0, 64, 64),
+        ("linear", 10_000.0, 4.0, 64, 64, {}),
+        ("llama3", 500_000.0, 8.0, 8192, 128, {}),  # Llama 3.1's own
+        ("llama3", 500_000.0, 32.0, 8192, 64, {}),  # Llama 3.2 1B's
+        ("llama3", 10_000.0, 8.0, 64, 64, {}),
+        ("llama3", 10_000.0, 8.0, 256, 64, {"slow": 0.5, "fast": 20.0}),
+        ("llama3", 10_000.0, 1.0, 64, 64, {}),
     ],
 )
-def test_stretched_angles_equal_those_of_transformers(scaling, base, factor, original, head_width):
+def test_stretched_angles_equal_those_of_transformers(
+    scaling, base, factor, original, head_width, turns
+):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -98,8 +101,8 @@ def test_stretched_angles_equal_those_of_transformers(scaling, base, factor, ori
             "rope_type": scaling,
             "rope_theta": base,
             "factor": factor,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
+            "low_freq_factor": turns.get("slow", 1.0),
+            "high_freq_factor": turns.get("fast", 4.0),
             "original_max_position_embeddings": original,
         },
     )
@@ -108,6 +111,7 @@ def test_stretched_angles_equal_those_of_transformers(scaling, base, factor, ori
     ours = rotary(
         context, head_width, base,
         rotary_scaling=scaling, rotary_factor=factor, rotary_original_context=original,
+        **{f"rotary_{kind}_turns": number for kind, number in turns.items()},
     )  # fmt: skip
     cos_TK, sin_TK = ours(context)
     # Theirs are multiplied in float32: an angle of 2,000 is off by 1e-4.

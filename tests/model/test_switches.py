@@ -37,6 +37,12 @@ SWITCHES: dict[str, dict[str, object]] = {
     "rotary_base": {"rotary_base": 100.0},
     "linear_scaling": {"rotary_scaling": "linear", "rotary_factor": 4.0},
     "llama3_scaling": {"rotary_scaling": "llama3", "rotary_original_context": 8},
+    "llama3_turns": {
+        "rotary_scaling": "llama3",
+        "rotary_original_context": 8,
+        "rotary_slow_turns": 0.1,
+        "rotary_fast_turns": 0.5,
+    },
     "layernorm": {"norm": "layernorm"},
     "norm_eps": {"norm_eps": 0.5},
     "norm_scale": {"norm_scale": False},
@@ -146,6 +152,7 @@ TEAMS: dict[str, dict[str, object]] = {
         "geglu ahead_stages value_embeddings input_mix unet_skips",
         "swiglu dropout attention_dropout embedding_dropout init_std",
         "unet_skips_odd zero_projections zero_head geglu_tanh mlp_out_norm",
+        "llama3_turns",
     )
 }
 """Every switch once, with others that leave it its effect."""

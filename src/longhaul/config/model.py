@@ -90,6 +90,11 @@ class ModelSection(Section):
     """How far `rotary_scaling` stretches."""
     rotary_original_context: int = fixed(8192, gt=0)
     """For `llama3`: the context trained at first, which tells slow frequencies from fast."""
+    rotary_slow_turns: float = fixed(1.0, gt=0)
+    """Pairs that turn less often in that context are stretched in full (Llama 3.1's
+    `low_freq_factor`)."""
+    rotary_fast_turns: float | None = fixed(None, gt=0)
+    """Pairs that turn more often are left alone (Llama 3.1's `high_freq_factor`); 4 when absent."""
 
     # Norms.
     norm: Literal["layernorm", "rmsnorm"] = fixed("rmsnorm")
@@ -215,6 +220,11 @@ class ModelSection(Section):
     def key_heads(self) -> int:
         """Heads of keys and of values."""
         return self.kv_heads or self.heads
+
+    @property
+    def fast_turns(self) -> float:
+        """Turns in the original context from which on a pair is not stretched."""
+        return self.rotary_fast_turns or 4.0
 
     @property
     def dropped_attention(self) -> float:

@@ -10,9 +10,14 @@ Combination = tuple[tuple[str, ...], str]
 """The dotted settings involved, the one to blame first, and why."""
 
 
+_STRETCHINGS = {"rotary_slow_turns": ("llama3",), "rotary_fast_turns": ("llama3",)}
+"""Which stretchings of rotary positions know a setting."""
+
+
 def model_problems(model: ModelSection) -> Iterator[Combination]:
     """Every impossible combination of switches."""
     yield from _heads(model)
+    yield from _stretching(model)
     yield from _windows(model)
     yield from _switches(model)
 
@@ -39,6 +44,32 @@ def _heads(model: ModelSection) -> Iterator[Combination]:
         )
 
 
+def _stretching(model: ModelSection) -> Iterator[Combination]:
+    if model.rotary_scaling != "none" and model.positions != "rotary":
+        yield (
+            ("model.rotary_scaling", "model.positions"),
+            f"{model.rotary_scaling} scaling stretches rotary positions; "
+            f"model.positions is {model.positions}",
+        )
+    for name, scalings in _STRETCHINGS.items():
+        given = getattr(model, name)
+        if given != ModelSection.model_fields[name].default and (
+            model.rotary_scaling not in scalings
+        ):
+            yield (
+                (f"model.{name}", "model.rotary_scaling"),
+                f"{given} is read by {' and '.join(scalings)} scaling alone; "
+                f"model.rotary_scaling is {model.rotary_scaling}",
+            )
+    knows_turns = model.rotary_scaling in _STRETCHINGS["rotary_slow_turns"]
+    if knows_turns and model.fast_turns <= model.rotary_slow_turns:
+        yield (
+            ("model.rotary_slow_turns", "model.rotary_fast_turns"),
+            f"{model.rotary_slow_turns:g} turns of a slow pair are not fewer than the "
+            f"{model.fast_turns:g} of a fast one",
+        )
+
+
 def _windows(model: ModelSection) -> Iterator[Combination]:
     if model.window is None:
         for name in ("window_full_every", "window_stages"):
@@ -62,12 +93,6 @@ def _switches(model: ModelSection) -> Iterator[Combination]:
         yield (
             ("model.position_init", "model.positions"),
             f"{model.position_init} positions are the start of a learned table; "
-            f"model.positions is {model.positions}",
-        )
-    if model.rotary_scaling != "none" and model.positions != "rotary":
-        yield (
-            ("model.rotary_scaling", "model.positions"),
-            f"{model.rotary_scaling} scaling stretches rotary positions; "
             f"model.positions is {model.positions}",
         )
     if model.qk_norm_scale and not model.qk_norm:

@@ -91,10 +91,6 @@ Rotation = tuple[Tensor, Tensor]
 negated, so that a rotation is x·cos + swapped(x)·sin."""
 
 _SINUSOID_BASE = 10_000.0  # arXiv 1706.03762, section 3.5
-# Llama 3.1's published configuration ("rope_scaling"): a pair that turns less than once in the
-# original context is stretched in full, one that turns more than four times not at all.
-_LLAMA3_LOW_TURNS = 1.0
-_LLAMA3_HIGH_TURNS = 4.0
 
 
 class LearnedPositions(Table):
@@ -117,10 +113,7 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, settings: ModelSection) -> None:
         super().__init__()
-        self.base = settings.rotary_base
-        self.scaling = settings.rotary_scaling
-        self.factor = settings.rotary_factor
-        self.original_context = settings.rotary_original_context
+        self.settings = settings
         self.cos_TK: Tensor
         self.sin_TK: Tensor
         for name in ("cos_TK", "sin_TK"):
@@ -130,23 +123,26 @@ class RotaryPositions(nn.Module):
     def fill(self) -> None:
         """Compute the angles (in float64, once) into the buffers, wherever these now live."""
         context, head_width = self.cos_TK.shape
-        angles = _angles(context, self._stretched(_frequencies(head_width, self.base)))
+        plain = _frequencies(head_width, self.settings.rotary_base)
+        angles = _angles(context, _stretched(plain, self.settings))
         self.cos_TK.copy_(torch.cat((angles.cos(), angles.cos()), dim=1))
         self.sin_TK.copy_(torch.cat((-angles.sin(), angles.sin()), dim=1))
-
-    def _stretched(self, frequencies: Tensor) -> Tensor:
-        """Frequencies as `model.rotary_scaling` has them."""
-        if self.scaling == "none":
-            return frequencies
-        if self.scaling == "linear":
-            return frequencies / self.factor
-        turns = self.original_context * frequencies / (2 * math.pi)
-        kept = (turns - _LLAMA3_LOW_TURNS) / (_LLAMA3_HIGH_TURNS - _LLAMA3_LOW_TURNS)
-        return torch.lerp(frequencies / self.factor, frequencies, kept.clamp(0, 1))
 
     def forward(self, length: int, past: int = 0) -> Rotation:
         """The angles of positions past … past+length-1, computed once for all layers."""
         return self.cos_TK[past : past + length], self.sin_TK[past : past + length]
+
+
+def _stretched(frequencies: Tensor, settings: ModelSection) -> Tensor:
+    """Frequencies as `model.rotary_scaling` has them."""
+    if settings.rotary_scaling == "none":
+        return frequencies
+    slow = frequencies / settings.rotary_factor
+    if settings.rotary_scaling == "linear":
+        return slow
+    turns = settings.rotary_original_context * frequencies / (2 * math.pi)
+    few, many = settings.rotary_slow_turns, settings.fast_turns
+    return torch.lerp(slow, frequencies, ((turns - few) / (many - few)).clamp(0, 1))
 
 
 @torch.no_grad()

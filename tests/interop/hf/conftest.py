@@ -28,7 +28,14 @@ SHAPES = {
     "gpt2": GPT2,
     "opt": GPT2 | {"activation": "relu", "embedding_width": 8, "norm_placement": "post"},
     "llama": LLAMA | {"rotary_scaling": "linear", "rotary_factor": 2.0},
-    "qwen2": LLAMA | {"qkv_bias": True},
+    "qwen2": LLAMA
+    | {
+        "qkv_bias": True,
+        "rotary_scaling": "llama3",
+        "rotary_original_context": 12,
+        "rotary_slow_turns": 0.3,
+        "rotary_fast_turns": 1.5,
+    },
     "qwen3": LLAMA | {"qk_norm": True, "qk_norm_scale": True, "head_width": 12, "norm_eps": 1e-6},
     "gemma2": LLAMA
     | {

@@ -41,6 +41,9 @@ THEIRS = {
                    "do_layer_norm_before": False},
     "llama": SMALL,
     "llama stretched": SMALL | {"rope_parameters": ROPE, "tie_word_embeddings": True},
+    "llama stretched by other turns": SMALL | {
+        "rope_parameters": ROPE | {"low_freq_factor": 0.3, "high_freq_factor": 1.5}
+    },
     "llama with biases": SMALL | {"attention_bias": True, "mlp_bias": True},
     "llama with narrow heads": SMALL | {"head_dim": 4},
     "mistral": SMALL | {"sliding_window": 7},

@@ -95,7 +95,10 @@ def _same(model: ModelSection, name: str, value: object) -> bool:
     if name == "context" and model.positions == "rotary":
         return True  # no weight knows it
     narrow = None if model.table_width == model.width else model.table_width
-    alike = {"kv_heads": model.key_heads, "mlp_width": model.inner_width, "embedding_width": narrow}
+    alike = {
+        "kv_heads": model.key_heads, "mlp_width": model.inner_width, "embedding_width": narrow,
+        "rotary_fast_turns": model.fast_turns,
+    }  # fmt: skip
     return bool(alike.get(name, getattr(model, name)) == value)
 
 

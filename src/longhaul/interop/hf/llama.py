@@ -11,7 +11,9 @@ from longhaul.interop.hf.published import Published
 # 2505.09388).
 
 GATED = {"silu": "swiglu", "gelu": "geglu"}
-_LLAMA3_FACTORS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA3_FACTORS = {
+    "rotary_slow_turns": ("low_freq_factor", 1.0), "rotary_fast_turns": ("high_freq_factor", 4.0),
+}  # fmt: skip
 _OUR_QK_EPS = 1e-6
 """Of `model/attention.py`."""
 
@@ -32,7 +34,9 @@ def llama_config(model: ModelSection) -> Values:
         scaling: Values = {"rope_type": model.rotary_scaling, "factor": model.rotary_factor}
         if model.rotary_scaling == "llama3":
             scaling["original_max_position_embeddings"] = model.rotary_original_context
-            scaling |= _LLAMA3_FACTORS
+            scaling |= {
+                "low_freq_factor": model.rotary_slow_turns, "high_freq_factor": model.fast_turns
+            }  # fmt: skip
         config["rope_scaling"] = scaling
     return config
 
@@ -91,8 +95,8 @@ def _rotary_settings(theirs: Published) -> Values:
     if kind != "none":
         settings["rotary_factor"] = table.number("factor")
     if kind == "llama3":
-        for name, value in _LLAMA3_FACTORS.items():
-            table.must_be(name, value)
+        for ours, (name, default) in _LLAMA3_FACTORS.items():
+            settings[ours] = table.number(name, default)
         original = table.whole("original_max_position_embeddings")
         settings["rotary_original_context"] = original
     return settings
