@@ -24,6 +24,16 @@ def problems(**changes: object) -> list[tuple[tuple[str, ...], str]]:
             "model.rotary_scaling",
             "model.positions is learned",
         ),
+        (
+            {"rotary_truncate": False},
+            "model.rotary_truncate",
+            "False is read by yarn scaling alone",
+        ),
+        (
+            {"rotary_scaling": "llama3", "rotary_attention_factor": 1.2},
+            "model.rotary_attention_factor",
+            "model.rotary_scaling is llama3",
+        ),
         ({"rotary_slow_turns": 0.5}, "model.rotary_slow_turns", "0.5 is read by llama3"),
         (
             {"rotary_scaling": "llama3", "rotary_fast_turns": 0.5},

@@ -28,6 +28,8 @@ GEMMA2 = LLAMA | {
     "mlp_out_norm": True, "score_softcap": 2.0, "logit_softcap": 5.0, "score_scale": 0.5,
     "window": 7, "window_full_every": 2, "embedding_scale": 48**0.5, "tied_head": True,
 }  # fmt: skip
+YARN = {"rotary_scaling": "yarn", "rotary_factor": 4.0, "rotary_original_context": 12,
+        "rotary_slow_turns": 0.1, "rotary_fast_turns": 1.5}  # fmt: skip
 CASES = {
     "gpt2": GPT2,
     "gpt2 without biases": GPT2 | {"bias": False, "activation": "gelu"},
@@ -41,6 +43,10 @@ CASES = {
     "llama, llama3": LLAMA | LLAMA3,
     "llama, llama3 with turns of its own": LLAMA | LLAMA3 | {
         "rotary_slow_turns": 0.3, "rotary_fast_turns": 1.5
+    },
+    "llama, yarn": LLAMA | YARN,
+    "qwen2, yarn": LLAMA | YARN | {
+        "qkv_bias": True, "rotary_truncate": False, "rotary_attention_factor": 2.0
     },
     "llama, biases and geglu": LLAMA | {"bias": True, "activation": "geglu", "tied_head": True},
     "mistral": LLAMA | {"window": 7},

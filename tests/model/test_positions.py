@@ -76,7 +76,7 @@ def test_positions_after_a_past_are_those_of_the_whole(past):
 
 
 @pytest.mark.parametrize(
-    ("scaling", "base", "factor", "original", "head_width", "turns"),
+    ("scaling", "base", "factor", "original", "head_width", "own"),
     [
         ("linear", 10_000.0, 4.0, 64, 64, {}),
         ("llama3", 500_000.0, 8.0, 8192, 128, {}),  # Llama 3.1's own
@@ -84,10 +84,16 @@ def test_positions_after_a_past_are_those_of_the_whole(past):
         ("llama3", 10_000.0, 8.0, 64, 64, {}),
         ("llama3", 10_000.0, 8.0, 256, 64, {"slow": 0.5, "fast": 20.0}),
         ("llama3", 10_000.0, 1.0, 64, 64, {}),
+        ("yarn", 1_000_000.0, 4.0, 32_768, 128, {}),  # Qwen 2.5's and Qwen 3's
+        ("yarn", 10_000.0, 16.0, 256, 64, {"slow": 0.5, "fast": 20.0, "truncate": False}),
+        ("yarn", 10_000.0, 16.0, 256, 64, {"attention_factor": 0.7}),
+        ("yarn", 150_000.0, 32.0, 4096, 64, {"truncate": False}),  # gpt-oss's
+        ("yarn", 10_000.0, 2.0, 4, 64, {}),  # every pair turns less than once
+        ("yarn", 10_000.0, 1.0, 100_000_000, 8, {}),
     ],
 )
 def test_stretched_angles_equal_those_of_transformers(
-    scaling, base, factor, original, head_width, turns
+    scaling, base, factor, original, head_width, own
 ):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -99,19 +105,24 @@ def test_stretched_angles_equal_those_of_transformers(
         max_position_embeddings=context,
         rope_parameters={
             "rope_type": scaling,
+            "beta_slow": own.get("slow", 1.0),
+            "beta_fast": own.get("fast", 32.0),
+            "truncate": own.get("truncate", True),
+            "attention_factor": own.get("attention_factor"),
             "rope_theta": base,
             "factor": factor,
-            "low_freq_factor": turns.get("slow", 1.0),
-            "high_freq_factor": turns.get("fast", 4.0),
+            "low_freq_factor": own.get("slow", 1.0),
+            "high_freq_factor": own.get("fast", 4.0),
             "original_max_position_embeddings": original,
         },
     )
     theirs = LlamaRotaryEmbedding(config)
     cos, sin = theirs(torch.zeros(1), torch.arange(context)[None])
+    names = {"slow": "rotary_slow_turns", "fast": "rotary_fast_turns"}
     ours = rotary(
         context, head_width, base,
         rotary_scaling=scaling, rotary_factor=factor, rotary_original_context=original,
-        **{f"rotary_{kind}_turns": number for kind, number in turns.items()},
+        **{names.get(kind, f"rotary_{kind}"): value for kind, value in own.items()},
     )  # fmt: skip
     cos_TK, sin_TK = ours(context)
     # Theirs are multiplied in float32: an angle of 2,000 is off by 1e-4.

@@ -43,6 +43,17 @@ SWITCHES: dict[str, dict[str, object]] = {
         "rotary_slow_turns": 0.1,
         "rotary_fast_turns": 0.5,
     },
+    "yarn_scaling": {"rotary_scaling": "yarn", "rotary_original_context": 256},
+    "attention_factor": {
+        "rotary_scaling": "yarn",
+        "rotary_original_context": 256,
+        "rotary_attention_factor": 1.5,
+    },
+    "ramp_within_pairs": {
+        "rotary_scaling": "yarn",
+        "rotary_original_context": 256,
+        "rotary_truncate": False,
+    },
     "layernorm": {"norm": "layernorm"},
     "norm_eps": {"norm_eps": 0.5},
     "norm_scale": {"norm_scale": False},
@@ -153,6 +164,7 @@ TEAMS: dict[str, dict[str, object]] = {
         "swiglu dropout attention_dropout embedding_dropout init_std",
         "unet_skips_odd zero_projections zero_head geglu_tanh mlp_out_norm",
         "llama3_turns",
+        "yarn_scaling attention_factor ramp_within_pairs",
     )
 }
 """Every switch once, with others that leave it its effect."""

@@ -10,7 +10,10 @@ Combination = tuple[tuple[str, ...], str]
 """The dotted settings involved, the one to blame first, and why."""
 
 
-_STRETCHINGS = {"rotary_slow_turns": ("llama3",), "rotary_fast_turns": ("llama3",)}
+_STRETCHINGS = {
+    "rotary_slow_turns": ("llama3", "yarn"), "rotary_fast_turns": ("llama3", "yarn"),
+    "rotary_attention_factor": ("yarn",), "rotary_truncate": ("yarn",),
+}  # fmt: skip
 """Which stretchings of rotary positions know a setting."""
 
 

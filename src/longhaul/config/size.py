@@ -178,7 +178,7 @@ def _model(recipe: Recipe) -> dict[str, object]:
     }
     given = {name: getattr(model, name) for name in smaller}
     shape |= {name: smaller[name](value) for name, value in given.items() if value}
-    if model.rotary_scaling == "llama3":
+    if model.rotary_scaling in ("llama3", "yarn"):
         shape["rotary_original_context"] = context // 2
     return {f"model.{name}": value for name, value in shape.items()}
 

@@ -90,6 +90,7 @@ Rotation = tuple[Tensor, Tensor]
 """cos_TK and sin_TK of every position's angles, float32; the sine of a pair's first channel is
 negated, so that a rotation is x·cos + swapped(x)·sin."""
 
+_STEEP = 0.001  # A ramp within one pair, as YaRN's authors have it.
 _SINUSOID_BASE = 10_000.0  # arXiv 1706.03762, section 3.5
 
 
@@ -125,8 +126,10 @@ class RotaryPositions(nn.Module):
         context, head_width = self.cos_TK.shape
         plain = _frequencies(head_width, self.settings.rotary_base)
         angles = _angles(context, _stretched(plain, self.settings))
-        self.cos_TK.copy_(torch.cat((angles.cos(), angles.cos()), dim=1))
-        self.sin_TK.copy_(torch.cat((-angles.sin(), angles.sin()), dim=1))
+        # As transformers has it: the product of queries and keys gets YaRN's factor twice.
+        cos, sin = (wave * self.settings.attention_factor for wave in (angles.cos(), angles.sin()))
+        self.cos_TK.copy_(torch.cat((cos, cos), dim=1))
+        self.sin_TK.copy_(torch.cat((-sin, sin), dim=1))
 
     def forward(self, length: int, past: int = 0) -> Rotation:
         """The angles of positions past … past+length-1, computed once for all layers."""
@@ -140,9 +143,24 @@ def _stretched(frequencies: Tensor, settings: ModelSection) -> Tensor:
     slow = frequencies / settings.rotary_factor
     if settings.rotary_scaling == "linear":
         return slow
-    turns = settings.rotary_original_context * frequencies / (2 * math.pi)
     few, many = settings.rotary_slow_turns, settings.fast_turns
+    if settings.rotary_scaling == "yarn":
+        # By the number of a pair, not by its turns (arXiv 2309.00071, section 3.2, as published).
+        begin, end = (_pair_that_turns(turns, settings) for turns in (many, few))
+        if settings.rotary_truncate:
+            begin, end = math.floor(begin), math.ceil(end)
+        begin, end = max(begin, 0), min(end, settings.key_width - 1)
+        number = torch.arange(len(frequencies), dtype=torch.float64)
+        share = (number - begin) / (end - begin or _STEEP)
+        return torch.lerp(frequencies, slow, share.clamp(0, 1))
+    turns = settings.rotary_original_context * frequencies / (2 * math.pi)
     return torch.lerp(slow, frequencies, ((turns - few) / (many - few)).clamp(0, 1))
+
+
+def _pair_that_turns(times: float, settings: ModelSection) -> float:
+    """Number of the pair, with a fraction, that turns so often in the original context."""
+    wavelength = settings.rotary_original_context / (2 * math.pi * times)
+    return settings.key_width * math.log(wavelength) / (2 * math.log(settings.rotary_base))
 
 
 @torch.no_grad()

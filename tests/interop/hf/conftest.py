@@ -36,7 +36,18 @@ SHAPES = {
         "rotary_slow_turns": 0.3,
         "rotary_fast_turns": 1.5,
     },
-    "qwen3": LLAMA | {"qk_norm": True, "qk_norm_scale": True, "head_width": 12, "norm_eps": 1e-6},
+    "qwen3": LLAMA
+    | {
+        "qk_norm": True,
+        "qk_norm_scale": True,
+        "head_width": 12,
+        "norm_eps": 1e-6,
+        "rotary_scaling": "yarn",
+        "rotary_factor": 4.0,
+        "rotary_original_context": 12,
+        "rotary_slow_turns": 0.2,
+        "rotary_fast_turns": 1.5,
+    },
     "gemma2": LLAMA
     | {
         "head_width": 12,

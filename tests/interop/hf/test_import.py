@@ -26,6 +26,8 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 VOCAB = 257
 ROPE = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 4.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 12}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 5e4, "factor": 3.0,
+        "original_max_position_embeddings": 8}  # fmt: skip
 SMALL = {
     "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 24,
@@ -44,11 +46,17 @@ THEIRS = {
     "llama stretched by other turns": SMALL | {
         "rope_parameters": ROPE | {"low_freq_factor": 0.3, "high_freq_factor": 1.5}
     },
+    "llama stretched by yarn": SMALL | {"rope_parameters": YARN},
+    "llama stretched by yarn as DeepSeek has it": SMALL | {
+        "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.5, "truncate": False,
+                                   "beta_fast": 3.0, "beta_slow": 0.2}
+    },
     "llama with biases": SMALL | {"attention_bias": True, "mlp_bias": True},
     "llama with narrow heads": SMALL | {"head_dim": 4},
     "mistral": SMALL | {"sliding_window": 7},
     "qwen2": {name: value for name, value in SMALL.items() if name != "head_dim"},
     "gemma2": SMALL | {"query_pre_attn_scalar": 7, "sliding_window": 5},
+    "qwen3 stretched by yarn": SMALL | {"rope_parameters": YARN},
     "qwen3": SMALL | {"head_dim": 12, "rms_norm_eps": 1e-5},
 }  # fmt: skip
 

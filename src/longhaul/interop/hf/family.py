@@ -18,7 +18,7 @@ ALWAYS = frozenset((
 """Settings that every family can express at any value."""
 NOT_AFTERWARDS = frozenset((
     "vocab_multiple", "position_init", "rotary_factor", "rotary_original_context",
-    "rotary_slow_turns", "rotary_fast_turns",
+    "rotary_slow_turns", "rotary_fast_turns", "rotary_attention_factor", "rotary_truncate",
     "split_score_scale", "window_stages", "document_mask", "z_loss",
     "ahead_stages", "dropout", "attention_dropout", "embedding_dropout", "init_std",
     "zero_projections", "zero_head",

@@ -97,7 +97,7 @@ def _same(model: ModelSection, name: str, value: object) -> bool:
     narrow = None if model.table_width == model.width else model.table_width
     alike = {
         "kv_heads": model.key_heads, "mlp_width": model.inner_width, "embedding_width": narrow,
-        "rotary_fast_turns": model.fast_turns,
+        "rotary_fast_turns": model.fast_turns, "rotary_attention_factor": model.attention_factor,
     }  # fmt: skip
     return bool(alike.get(name, getattr(model, name)) == value)
 
