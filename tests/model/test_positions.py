@@ -143,6 +143,13 @@ def test_llama3_leaves_fast_pairs_alone_and_stretches_slow_ones_in_full():
     assert (ratio.diff() > -1e-4).all()
 
 
+def test_only_the_first_share_of_a_head_is_rotated_as_if_it_were_a_head():
+    x_BTHK = torch.randn(1, 300, 2, 8, generator=torch.Generator().manual_seed(0))
+    turned = rotate(x_BTHK, rotary(rotary_share=0.5)(300))
+    assert torch.equal(turned[..., 4:], x_BTHK[..., 4:])
+    assert torch.equal(turned[..., :4], rotate(x_BTHK[..., :4], rotary(head_width=4)(300)))
+
+
 @pytest.mark.parametrize("width", [8, 7])
 def test_sinusoidal_positions_are_those_of_the_paper_at_the_size_asked_for(width):
     settings = ModelSection(layers=1, heads=1, width=width, context=40, positions="learned")

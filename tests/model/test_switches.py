@@ -54,6 +54,7 @@ SWITCHES: dict[str, dict[str, object]] = {
         "rotary_original_context": 256,
         "rotary_truncate": False,
     },
+    "rotary_share": {"rotary_share": 0.5},
     "layernorm": {"norm": "layernorm"},
     "norm_eps": {"norm_eps": 0.5},
     "norm_scale": {"norm_scale": False},
@@ -163,7 +164,7 @@ TEAMS: dict[str, dict[str, object]] = {
         "geglu ahead_stages value_embeddings input_mix unet_skips",
         "swiglu dropout attention_dropout embedding_dropout init_std",
         "unet_skips_odd zero_projections zero_head geglu_tanh mlp_out_norm",
-        "llama3_turns",
+        "llama3_turns rotary_share",
         "yarn_scaling attention_factor ramp_within_pairs",
     )
 }

@@ -84,6 +84,9 @@ class ModelSection(Section):
     section 3.5, scaled to `init_std` (OPT-175B's chronicle)."""
     rotary_base: float = fixed(10_000.0, gt=1)
     """Base of the rotary frequencies."""
+    rotary_share: float = fixed(1.0, gt=0, le=1)
+    """Share of each head's width that is rotated, its first channels (GPT-NeoX, arXiv 2204.06745,
+    with 0.25)."""
     rotary_scaling: Literal["none", "linear", "llama3", "yarn"] = fixed("none")
     """Stretching of rotary positions beyond the context trained at first: all frequencies
     (arXiv 2306.15595), or only the slow ones (Llama 3.1; YaRN, arXiv 2309.00071, which sharpens
@@ -230,6 +233,11 @@ class ModelSection(Section):
     def key_heads(self) -> int:
         """Heads of keys and of values."""
         return self.kv_heads or self.heads
+
+    @property
+    def rotated_width(self) -> int:
+        """Channels of each head that are rotated."""
+        return int(self.key_width * self.rotary_share)
 
     @property
     def fast_turns(self) -> float:

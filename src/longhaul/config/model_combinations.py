@@ -32,6 +32,13 @@ def _heads(model: ModelSection) -> Iterator[Combination]:
             ("model.heads", "model.width"),
             f"{model.heads} heads do not divide model.width {model.width}; {better} would",
         )
+    elif model.positions == "rotary" and model.rotary_share < 1:
+        if model.rotated_width % 2 or not model.rotated_width:
+            yield (
+                ("model.rotary_share", "model.heads", "model.width", "model.head_width"),
+                f"{model.rotary_share:g} of a head's width {model.key_width} are "
+                f"{model.rotated_width} channels, which make no pairs",
+            )
     elif model.positions == "rotary" and model.key_width % 2:
         shown = "" if model.head_width else f"{model.width}/{model.heads} = "
         yield (
@@ -52,6 +59,12 @@ def _stretching(model: ModelSection) -> Iterator[Combination]:
         yield (
             ("model.rotary_scaling", "model.positions"),
             f"{model.rotary_scaling} scaling stretches rotary positions; "
+            f"model.positions is {model.positions}",
+        )
+    if model.rotary_share != 1.0 and model.positions != "rotary":
+        yield (
+            ("model.rotary_share", "model.positions"),
+            f"nothing is rotated of which {model.rotary_share:g} would be a share; "
             f"model.positions is {model.positions}",
         )
     for name, scalings in _STRETCHINGS.items():

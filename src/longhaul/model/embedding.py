@@ -87,8 +87,8 @@ class ValueTables(nn.ModuleList):
 
 
 Rotation = tuple[Tensor, Tensor]
-"""cos_TK and sin_TK of every position's angles, float32; the sine of a pair's first channel is
-negated, so that a rotation is x·cos + swapped(x)·sin."""
+"""cos_TK and sin_TK of every position's angles, float32, as wide as the rotated part of a head; the
+sine of a pair's first channel is negated, so that a rotation is x·cos + swapped(x)·sin."""
 
 _STEEP = 0.001  # A ramp within one pair, as YaRN's authors have it.
 _SINUSOID_BASE = 10_000.0  # arXiv 1706.03762, section 3.5
@@ -118,13 +118,13 @@ class RotaryPositions(nn.Module):
         self.cos_TK: Tensor
         self.sin_TK: Tensor
         for name in ("cos_TK", "sin_TK"):
-            empty_TK = torch.empty(settings.context, settings.key_width, dtype=torch.float32)
+            empty_TK = torch.empty(settings.context, settings.rotated_width, dtype=torch.float32)
             self.register_buffer(name, empty_TK, persistent=False)
 
     def fill(self) -> None:
         """Compute the angles (in float64, once) into the buffers, wherever these now live."""
-        context, head_width = self.cos_TK.shape
-        plain = _frequencies(head_width, self.settings.rotary_base)
+        context, width = self.cos_TK.shape
+        plain = _frequencies(width, self.settings.rotary_base)
         angles = _angles(context, _stretched(plain, self.settings))
         # As transformers has it: the product of queries and keys gets YaRN's factor twice.
         cos, sin = (wave * self.settings.attention_factor for wave in (angles.cos(), angles.sin()))
@@ -149,7 +149,7 @@ def _stretched(frequencies: Tensor, settings: ModelSection) -> Tensor:
         begin, end = (_pair_that_turns(turns, settings) for turns in (many, few))
         if settings.rotary_truncate:
             begin, end = math.floor(begin), math.ceil(end)
-        begin, end = max(begin, 0), min(end, settings.key_width - 1)
+        begin, end = max(begin, 0), min(end, settings.rotated_width - 1)
         number = torch.arange(len(frequencies), dtype=torch.float64)
         share = (number - begin) / (end - begin or _STEEP)
         return torch.lerp(frequencies, slow, share.clamp(0, 1))
@@ -160,7 +160,7 @@ def _stretched(frequencies: Tensor, settings: ModelSection) -> Tensor:
 def _pair_that_turns(times: float, settings: ModelSection) -> float:
     """Number of the pair, with a fraction, that turns so often in the original context."""
     wavelength = settings.rotary_original_context / (2 * math.pi * times)
-    return settings.key_width * math.log(wavelength) / (2 * math.log(settings.rotary_base))
+    return settings.rotated_width * math.log(wavelength) / (2 * math.log(settings.rotary_base))
 
 
 @torch.no_grad()
@@ -185,7 +185,13 @@ def _angles(context: int, frequencies: Tensor) -> Tensor:
 
 
 def rotate(x_BTHK: Tensor, rotation: Rotation) -> Tensor:
-    """Rotate each channel pair of queries or keys by its position's angle; dtype is kept."""
+    """Rotate each channel pair of queries or keys by its position's angle, as many first channels
+    as there are angles for; dtype is kept.
+    """
+    turned, width = rotation[0].size(-1), x_BTHK.size(-1)
+    if turned < width:
+        first, rest = x_BTHK.split((turned, width - turned), dim=-1)
+        return torch.cat((rotate(first, rotation), rest), dim=-1)
     cos_T1K, sin_T1K = (angles_TK[:, None] for angles_TK in rotation)
     first, second = x_BTHK.float().chunk(2, dim=-1)
     swapped_BTHK = torch.cat((second, first), dim=-1)
