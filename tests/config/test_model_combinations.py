@@ -43,6 +43,11 @@ def problems(**changes: object) -> list[tuple[tuple[str, ...], str]]:
         ({"rotary_share": 0.4}, "model.rotary_share", "head's width 8 are 3 channels"),
         ({"rotary_share": 0.1}, "model.rotary_share", "head's width 8 are 0 channels"),
         ({"rotary_share": 0.5, "positions": "none"}, "model.rotary_share", "nothing is rotated"),
+        (
+            {"parallel_residual": True, "norm_placement": "post"},
+            "model.parallel_residual",
+            "model.norm_placement is post",
+        ),
         ({"window_full_every": 2}, "model.window_full_every", "no layer has a window"),
         ({"window_stages": (STAGE,)}, "model.window_stages", "no layer has a window"),
         ({"window": 8, "window_full_every": 1}, "model.window_full_every", "every layer"),

@@ -58,6 +58,7 @@ SWITCHES: dict[str, dict[str, object]] = {
     "layernorm": {"norm": "layernorm"},
     "norm_eps": {"norm_eps": 0.5},
     "norm_scale": {"norm_scale": False},
+    "parallel_residual": {"parallel_residual": True},
     "post_norm": {"norm_placement": "post"},
     "embedding_norm": {"embedding_norm": True},
     "attention_out_norm": {"attention_out_norm": True},
@@ -164,7 +165,7 @@ TEAMS: dict[str, dict[str, object]] = {
         "geglu ahead_stages value_embeddings input_mix unet_skips",
         "swiglu dropout attention_dropout embedding_dropout init_std",
         "unet_skips_odd zero_projections zero_head geglu_tanh mlp_out_norm",
-        "llama3_turns rotary_share",
+        "llama3_turns rotary_share parallel_residual",
         "yarn_scaling attention_factor ramp_within_pairs",
     )
 }

@@ -119,6 +119,9 @@ class ModelSection(Section):
     norm_placement: Literal["pre", "post"] = fixed("pre")
     """Before each sub-layer (GPT-2, most of OPT), or after each residual sum (arXiv 1706.03762,
     OPT-350m), then with no norm before the head."""
+    parallel_residual: bool = fixed(False)
+    """Attention and MLP of a block read the same stream, each through its own norm, and are added
+    to it together (GPT-NeoX, arXiv 2204.06745, section 2.1)."""
     embedding_norm: bool = fixed(False)
     """Normalise the embedding before the first block (YaLM, BLOOM, modded-nanogpt)."""
     attention_out_norm: bool = fixed(False)

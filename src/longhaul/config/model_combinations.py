@@ -111,6 +111,12 @@ def _switches(model: ModelSection) -> Iterator[Combination]:
             f"{model.position_init} positions are the start of a learned table; "
             f"model.positions is {model.positions}",
         )
+    if model.parallel_residual and model.norm_placement == "post":
+        yield (
+            ("model.parallel_residual", "model.norm_placement"),
+            "attention and MLP read the stream side by side, each through a norm before it; "
+            "model.norm_placement is post",
+        )
     if model.qk_norm_scale and not model.qk_norm:
         yield (
             ("model.qk_norm_scale", "model.qk_norm"),

@@ -28,7 +28,8 @@ what a trained model computes of one document."""
 PLAIN: Mapping[str, object] = {
     "kv_heads": None, "embedding_width": None, "positions": "learned", "rotary_scaling": "none",
     "rotary_share": 1.0,
-    "norm": "layernorm", "norm_placement": "pre", "embedding_norm": False,
+    "norm": "layernorm", "norm_placement": "pre", "parallel_residual": False,
+    "embedding_norm": False,
     "attention_out_norm": False, "mlp_out_norm": False, "mlp_inner_norm": False, "qk_norm": False,
     "score_scale": None, "score_softcap": 0.0,
     "qk_norm_scale": False, "qkv_bias": False, "head_width": None,
