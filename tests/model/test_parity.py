@@ -30,6 +30,8 @@ GEMMA2 = LLAMA | {
 }  # fmt: skip
 YARN = {"rotary_scaling": "yarn", "rotary_factor": 4.0, "rotary_original_context": 12,
         "rotary_slow_turns": 0.1, "rotary_fast_turns": 1.5}  # fmt: skip
+NEOX = GPT2 | {"positions": "rotary", "activation": "gelu", "tied_head": False,
+               "rotary_share": 0.25, "parallel_residual": True}  # fmt: skip
 CASES = {
     "gpt2": GPT2,
     "gpt2 without biases": GPT2 | {"bias": False, "activation": "gelu"},
@@ -60,6 +62,12 @@ CASES = {
         "score_softcap": 0.0, "logit_softcap": 0.0, "score_scale": None, "head_width": None,
         "window": None, "window_full_every": 0, "norm_scale": False, "tied_head": False,
     },
+    "gpt_neox": NEOX,
+    "gpt_neox, stretched": NEOX | YARN | {"rotary_share": 0.5, "rotary_base": 500.0},
+    "gpt_neox, one after the other": NEOX | {
+        "parallel_residual": False, "rotary_share": 1.0, "activation": "gelu_tanh", "mlp_width": 40,
+        "bias": False, "norm_scale": False, "tied_head": True,
+    },
     "qwen3, windows": LLAMA | {"qk_norm": True, "window": 7, "window_full_every": 2},
 }  # fmt: skip
 
@@ -89,7 +97,8 @@ def theirs_of(model: GPT) -> nn.Module:
         state[name] = torch.full(constant.shape, constant.value)
     if settings.tied_head:
         state["lm_head.weight"] = model.tokens.weight.detach()
-    theirs.load_state_dict(state)
+    # What GPT-NeoX's files call its head.
+    theirs.load_state_dict({k.replace("embed_out", "lm_head"): v for k, v in state.items()})
     return theirs.eval()
 
 

@@ -159,8 +159,8 @@ def _stretched(frequencies: Tensor, settings: ModelSection) -> Tensor:
 
 def _pair_that_turns(times: float, settings: ModelSection) -> float:
     """Number of the pair, with a fraction, that turns so often in the original context."""
-    wavelength = settings.rotary_original_context / (2 * math.pi * times)
-    return settings.rotated_width * math.log(wavelength) / (2 * math.log(settings.rotary_base))
+    grown = math.log(settings.rotary_original_context / (2 * math.pi)) - math.log(times)
+    return settings.rotated_width * grown / (2 * math.log(settings.rotary_base))
 
 
 @torch.no_grad()

@@ -62,6 +62,14 @@ SHAPES = {
         "embedding_scale": 32**0.5,
         "tied_head": True,
     },
+    "gpt_neox": GPT2
+    | {
+        "positions": "rotary",
+        "rotary_share": 0.25,
+        "parallel_residual": True,
+        "activation": "gelu",
+        "tied_head": False,
+    },
     "mistral": LLAMA | {"window": 9, "tied_head": True},
 }
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen: \u00e9\u4e2d."

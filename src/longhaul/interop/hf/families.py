@@ -6,8 +6,9 @@ from longhaul.interop.hf.family import Family
 from longhaul.interop.hf.gemma import GEMMA2
 from longhaul.interop.hf.gpt2 import GPT2, OPT
 from longhaul.interop.hf.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from longhaul.interop.hf.neox import GPT_NEOX
 
-FAMILIES = (OPT, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2)
+FAMILIES = (OPT, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GPT_NEOX)
 """In the order in which one is chosen."""
 
 

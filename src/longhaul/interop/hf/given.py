@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from longhaul.config.model import ModelSection
 from longhaul.config.model_combinations import model_problems
 from longhaul.config.recipe import Recipe
@@ -66,8 +68,10 @@ def model_of(family: Family, theirs: Published) -> dict[str, Any]:
     values = family.settings(theirs)
     try:
         model = ModelSection.model_validate(values)
-    except ValueError as error:  # pydantic's; settings were read with their types before
-        raise DataError(f"{theirs.file}: no model is like that ({error})", _ODD) from None
+    except ValidationError as error:  # settings were read with their types before
+        odd = error.errors()[0]
+        said = f"model.{'.'.join(map(str, odd['loc']))}: {odd['msg']}"
+        raise DataError(f"{theirs.file}: no model is like that ({said})", _ODD) from None
     if model.context > _MOST_CONTEXT:
         raise DataError(f"{theirs.file}: a context of {model.context:,} is no model's", _ODD)
     for paths, why in model_problems(model):
