@@ -82,7 +82,8 @@ class Place:
 
 def _regrouped(rows: Tensor, groups: tuple[int, int]) -> Tensor:
     """Rows [a · b · K, …] in the order [b · a · K, …]."""
-    return rows.unflatten(0, (*groups, -1)).transpose(0, 1).flatten(0, 2)
+    regrouped: Tensor = rows.unflatten(0, (*groups, -1)).transpose(0, 1).flatten(0, 2)
+    return regrouped
 
 
 @dataclass(frozen=True)
