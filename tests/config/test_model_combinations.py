@@ -1,7 +1,7 @@
 import pytest
 
-from longhaul.config.combinations import model_problems
 from longhaul.config.model import ModelSection
+from longhaul.config.model_combinations import model_problems
 
 SHAPE = {"layers": 4, "heads": 4, "width": 32, "context": 16}
 STAGE = {"from_step": 3, "tokens": 4}
@@ -23,6 +23,30 @@ def problems(**changes: object) -> list[tuple[tuple[str, ...], str]]:
             {"rotary_scaling": "llama3", "positions": "learned"},
             "model.rotary_scaling",
             "model.positions is learned",
+        ),
+        (
+            {"rotary_truncate": False},
+            "model.rotary_truncate",
+            "False is read by yarn scaling alone",
+        ),
+        (
+            {"rotary_scaling": "llama3", "rotary_attention_factor": 1.2},
+            "model.rotary_attention_factor",
+            "model.rotary_scaling is llama3",
+        ),
+        ({"rotary_slow_turns": 0.5}, "model.rotary_slow_turns", "0.5 is read by llama3"),
+        (
+            {"rotary_scaling": "llama3", "rotary_fast_turns": 0.5},
+            "model.rotary_slow_turns",
+            "1 turns of a slow pair are not fewer than the 0.5 of a fast one",
+        ),
+        ({"rotary_share": 0.4}, "model.rotary_share", "head's width 8 are 3 channels"),
+        ({"rotary_share": 0.1}, "model.rotary_share", "head's width 8 are 0 channels"),
+        ({"rotary_share": 0.5, "positions": "none"}, "model.rotary_share", "nothing is rotated"),
+        (
+            {"parallel_residual": True, "norm_placement": "post"},
+            "model.parallel_residual",
+            "model.norm_placement is post",
         ),
         ({"window_full_every": 2}, "model.window_full_every", "no layer has a window"),
         ({"window_stages": (STAGE,)}, "model.window_stages", "no layer has a window"),

@@ -36,6 +36,13 @@ def test_overrides_given_after_the_twins_win() -> None:
     assert load_recipe("gpt2-124m", [*twin, "train.steps=40"]).recipe.total_steps() == 40
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.35, 0.1])
+def test_the_twin_of_a_model_that_rotates_a_share_of_its_heads_can_be_built(share: float) -> None:
+    own = f"model.rotary_share={share}"
+    twin = load_recipe("llama-1b", [own, *shrunken(load_recipe("llama-1b", [own]).recipe)]).recipe
+    assert twin.model.rotated_width == (16 * share if share >= 0.5 else 2)
+
+
 def test_a_text_of_ones_own_stays() -> None:
     twin = shrunken(load_recipe("gpt2-124m").recipe, own_data=True)
     recipe = load_recipe("gpt2-124m", twin, data="my.txt").recipe

@@ -33,6 +33,15 @@ def test_post_norm_normalises_each_sum():
     torch.testing.assert_close(block(x, carry), block.mlp_norm(x1 + block.mlp(x1)))
 
 
+def test_parallel_sub_layers_read_the_same_stream_each_through_its_norm():
+    block, carry, x = made(parallel_residual=True)
+    attended, transformed = (
+        block.attention(block.attention_norm(x), carry),
+        block.mlp(block.mlp_norm(x)),
+    )
+    torch.testing.assert_close(block(x, carry), x + attended + transformed)
+
+
 def test_normformer_normalises_what_attention_adds():
     block, carry, x = made(attention_out_norm=True)
     x1 = x + block.attention_out_norm(block.attention(block.attention_norm(x), carry))

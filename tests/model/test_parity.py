@@ -28,6 +28,10 @@ GEMMA2 = LLAMA | {
     "mlp_out_norm": True, "score_softcap": 2.0, "logit_softcap": 5.0, "score_scale": 0.5,
     "window": 7, "window_full_every": 2, "embedding_scale": 48**0.5, "tied_head": True,
 }  # fmt: skip
+YARN = {"rotary_scaling": "yarn", "rotary_factor": 4.0, "rotary_original_context": 12,
+        "rotary_slow_turns": 0.1, "rotary_fast_turns": 1.5}  # fmt: skip
+NEOX = GPT2 | {"positions": "rotary", "activation": "gelu", "tied_head": False,
+               "rotary_share": 0.25, "parallel_residual": True}  # fmt: skip
 CASES = {
     "gpt2": GPT2,
     "gpt2 without biases": GPT2 | {"bias": False, "activation": "gelu"},
@@ -39,6 +43,13 @@ CASES = {
     "llama": LLAMA,
     "llama, linear": LLAMA | {"rotary_scaling": "linear", "rotary_factor": 4.0},
     "llama, llama3": LLAMA | LLAMA3,
+    "llama, llama3 with turns of its own": LLAMA | LLAMA3 | {
+        "rotary_slow_turns": 0.3, "rotary_fast_turns": 1.5
+    },
+    "llama, yarn": LLAMA | YARN,
+    "qwen2, yarn": LLAMA | YARN | {
+        "qkv_bias": True, "rotary_truncate": False, "rotary_attention_factor": 2.0
+    },
     "llama, biases and geglu": LLAMA | {"bias": True, "activation": "geglu", "tied_head": True},
     "mistral": LLAMA | {"window": 7},
     "qwen3, unlearned": LLAMA | {"qk_norm": True},
@@ -50,6 +61,12 @@ CASES = {
     "gemma2, all as others have it": GEMMA2 | {
         "score_softcap": 0.0, "logit_softcap": 0.0, "score_scale": None, "head_width": None,
         "window": None, "window_full_every": 0, "norm_scale": False, "tied_head": False,
+    },
+    "gpt_neox": NEOX,
+    "gpt_neox, stretched": NEOX | YARN | {"rotary_share": 0.5, "rotary_base": 500.0},
+    "gpt_neox, one after the other": NEOX | {
+        "parallel_residual": False, "rotary_share": 1.0, "activation": "gelu_tanh", "mlp_width": 40,
+        "bias": False, "norm_scale": False, "tied_head": True,
     },
     "qwen3, windows": LLAMA | {"qk_norm": True, "window": 7, "window_full_every": 2},
 }  # fmt: skip
@@ -80,7 +97,8 @@ def theirs_of(model: GPT) -> nn.Module:
         state[name] = torch.full(constant.shape, constant.value)
     if settings.tied_head:
         state["lm_head.weight"] = model.tokens.weight.detach()
-    theirs.load_state_dict(state)
+    # What GPT-NeoX's files call its head.
+    theirs.load_state_dict({k.replace("embed_out", "lm_head"): v for k, v in state.items()})
     return theirs.eval()
 
 

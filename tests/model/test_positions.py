@@ -76,16 +76,25 @@ def test_positions_after_a_past_are_those_of_the_whole(past):
 
 
 @pytest.mark.parametrize(
-    ("scaling", "base", "factor", "original", "head_width"),
+    ("scaling", "base", "factor", "original", "head_width", "own"),
     [
-        ("linear", 10_000.0, 4.0, 64, 64),
-        ("llama3", 500_000.0, 8.0, 8192, 128),  # Llama 3.1's own
-        ("llama3", 500_000.0, 32.0, 8192, 64),  # Llama 3.2 1B's
-        ("llama3", 10_000.0, 8.0, 64, 64),
-        ("llama3", 10_000.0, 1.0, 64, 64),
+        ("linear", 10_000.0, 4.0, 64, 64, {}),
+        ("llama3", 500_000.0, 8.0, 8192, 128, {}),  # Llama 3.1's own
+        ("llama3", 500_000.0, 32.0, 8192, 64, {}),  # Llama 3.2 1B's
+        ("llama3", 10_000.0, 8.0, 64, 64, {}),
+        ("llama3", 10_000.0, 8.0, 256, 64, {"slow": 0.5, "fast": 20.0}),
+        ("llama3", 10_000.0, 1.0, 64, 64, {}),
+        ("yarn", 1_000_000.0, 4.0, 32_768, 128, {}),  # Qwen 2.5's and Qwen 3's
+        ("yarn", 10_000.0, 16.0, 256, 64, {"slow": 0.5, "fast": 20.0, "truncate": False}),
+        ("yarn", 10_000.0, 16.0, 256, 64, {"attention_factor": 0.7}),
+        ("yarn", 150_000.0, 32.0, 4096, 64, {"truncate": False}),  # gpt-oss's
+        ("yarn", 10_000.0, 2.0, 4, 64, {}),  # every pair turns less than once
+        ("yarn", 10_000.0, 1.0, 100_000_000, 8, {}),
     ],
 )
-def test_stretched_angles_equal_those_of_transformers(scaling, base, factor, original, head_width):
+def test_stretched_angles_equal_those_of_transformers(
+    scaling, base, factor, original, head_width, own
+):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -96,18 +105,24 @@ def test_stretched_angles_equal_those_of_transformers(scaling, base, factor, ori
         max_position_embeddings=context,
         rope_parameters={
             "rope_type": scaling,
+            "beta_slow": own.get("slow", 1.0),
+            "beta_fast": own.get("fast", 32.0),
+            "truncate": own.get("truncate", True),
+            "attention_factor": own.get("attention_factor"),
             "rope_theta": base,
             "factor": factor,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
+            "low_freq_factor": own.get("slow", 1.0),
+            "high_freq_factor": own.get("fast", 4.0),
             "original_max_position_embeddings": original,
         },
     )
     theirs = LlamaRotaryEmbedding(config)
     cos, sin = theirs(torch.zeros(1), torch.arange(context)[None])
+    names = {"slow": "rotary_slow_turns", "fast": "rotary_fast_turns"}
     ours = rotary(
         context, head_width, base,
         rotary_scaling=scaling, rotary_factor=factor, rotary_original_context=original,
+        **{names.get(kind, f"rotary_{kind}"): value for kind, value in own.items()},
     )  # fmt: skip
     cos_TK, sin_TK = ours(context)
     # Theirs are multiplied in float32: an angle of 2,000 is off by 1e-4.
@@ -126,6 +141,13 @@ def test_llama3_leaves_fast_pairs_alone_and_stretches_slow_ones_in_full():
     torch.testing.assert_close(ratio[turns > 4], torch.ones_like(ratio[turns > 4]))
     torch.testing.assert_close(ratio[turns < 1], torch.full_like(ratio[turns < 1], 8.0))
     assert (ratio.diff() > -1e-4).all()
+
+
+def test_only_the_first_share_of_a_head_is_rotated_as_if_it_were_a_head():
+    x_BTHK = torch.randn(1, 300, 2, 8, generator=torch.Generator().manual_seed(0))
+    turned = rotate(x_BTHK, rotary(rotary_share=0.5)(300))
+    assert torch.equal(turned[..., 4:], x_BTHK[..., 4:])
+    assert torch.equal(turned[..., :4], rotate(x_BTHK[..., :4], rotary(head_width=4)(300)))
 
 
 @pytest.mark.parametrize("width", [8, 7])

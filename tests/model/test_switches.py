@@ -13,8 +13,8 @@ import torch._dynamo
 import torch._inductor.config
 from torch import Tensor
 
-from longhaul.config.combinations import model_problems
 from longhaul.config.model import ModelSection
+from longhaul.config.model_combinations import model_problems
 from longhaul.config.size import model_size
 from longhaul.core.schedules import derive_key
 from longhaul.model.gpt import GPT
@@ -37,9 +37,28 @@ SWITCHES: dict[str, dict[str, object]] = {
     "rotary_base": {"rotary_base": 100.0},
     "linear_scaling": {"rotary_scaling": "linear", "rotary_factor": 4.0},
     "llama3_scaling": {"rotary_scaling": "llama3", "rotary_original_context": 8},
+    "llama3_turns": {
+        "rotary_scaling": "llama3",
+        "rotary_original_context": 8,
+        "rotary_slow_turns": 0.1,
+        "rotary_fast_turns": 0.5,
+    },
+    "yarn_scaling": {"rotary_scaling": "yarn", "rotary_original_context": 256},
+    "attention_factor": {
+        "rotary_scaling": "yarn",
+        "rotary_original_context": 256,
+        "rotary_attention_factor": 1.5,
+    },
+    "ramp_within_pairs": {
+        "rotary_scaling": "yarn",
+        "rotary_original_context": 256,
+        "rotary_truncate": False,
+    },
+    "rotary_share": {"rotary_share": 0.5},
     "layernorm": {"norm": "layernorm"},
     "norm_eps": {"norm_eps": 0.5},
     "norm_scale": {"norm_scale": False},
+    "parallel_residual": {"parallel_residual": True},
     "post_norm": {"norm_placement": "post"},
     "embedding_norm": {"embedding_norm": True},
     "attention_out_norm": {"attention_out_norm": True},
@@ -146,6 +165,8 @@ TEAMS: dict[str, dict[str, object]] = {
         "geglu ahead_stages value_embeddings input_mix unet_skips",
         "swiglu dropout attention_dropout embedding_dropout init_std",
         "unet_skips_odd zero_projections zero_head geglu_tanh mlp_out_norm",
+        "llama3_turns rotary_share parallel_residual",
+        "yarn_scaling attention_factor ramp_within_pairs",
     )
 }
 """Every switch once, with others that leave it its effect."""

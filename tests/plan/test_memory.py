@@ -90,6 +90,8 @@ def test_an_evaluation_is_estimated_where_layers_and_where_logits_take_most(
         ('precision.compute="bf16"', "batch.sequence_length=32"),
         ('model.activation="geglu"', "model.mlp_width=128"),
         ("model.z_loss=1e-4",),
+        ("model.rotary_share=0.25",),
+        ("model.parallel_residual=true",),
         ("model.ahead_stages=[{ from_step = 0, weights = [0.5, 0.2] }]",),
         ('optim.name="muon"',),
     ],

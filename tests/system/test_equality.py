@@ -8,6 +8,10 @@ from benchmarks.equality import NUMBERS, Case, compare
 
 from longhaul.train.equality import Distance
 
+NEOX = (
+    "model.parallel_residual=true", "model.rotary_share=0.5", 'model.rotary_scaling="yarn"',
+    "model.rotary_original_context=32",
+)  # fmt: skip
 RIGHT = (
     Case("opt", "dp2", "adamw float32"),
     Case("opt", "tp2", "adamw float32"),
@@ -20,12 +24,22 @@ RIGHT = (
     Case("opt", "interleaved pp2", "muon float32", ("batch.sequences=5",)),
     # A batch that the ranks do not divide, in micro-batches of which some are only padding.
     Case("llama", "fsdp2", "adamw float32", ("batch.sequences=5", "batch.micro_sequences=1")),
-    Case("llama", "tp2", "muon float32", ('optim.name="lamb"', "model.mlp_inner_norm=true")),
+    Case(
+        "llama",
+        "tp2",
+        "muon float32",
+        (
+            'optim.name="lamb"',
+            "model.mlp_inner_norm=true",
+            *NEOX,
+        ),
+    ),
     Case("llama", "fsdp2", "adamw float32", ("optim.offload=true",)),
 )
 RIGHT_TOO = (
     Case("llama", "fsdp2", "muon float32", ('optim.name="lamb"',)),
     Case("llama", "tp2", "adamw float32", ('optim.name="sgdw"', "optim.clip=0.1")),
+    Case("llama", "pp2", "muon float32", ("batch.micro_sequences=2", *NEOX)),
 )
 """Other rules in layouts that those above have: with the slow tests."""
 MASKED = tuple(

@@ -3,111 +3,11 @@
 A problem names the dotted settings involved, the one to blame first, and says why.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from longhaul.config.data import BatchStage
-from longhaul.config.model import ModelSection
+from longhaul.config.model_combinations import Combination, model_problems, repeated
 from longhaul.config.recipe import Recipe, source_name
-
-Combination = tuple[tuple[str, ...], str]
-
-
-def model_problems(model: ModelSection) -> Iterator[Combination]:
-    """Every impossible combination of switches."""
-    yield from _heads(model)
-    yield from _windows(model)
-    yield from _switches(model)
-
-
-def _heads(model: ModelSection) -> Iterator[Combination]:
-    if model.head_width is None and model.width % model.heads:
-        better = _nearest_divisor(model.width, model.heads)
-        yield (
-            ("model.heads", "model.width"),
-            f"{model.heads} heads do not divide model.width {model.width}; {better} would",
-        )
-    elif model.positions == "rotary" and model.key_width % 2:
-        shown = "" if model.head_width else f"{model.width}/{model.heads} = "
-        yield (
-            ("model.heads", "model.width", "model.head_width", "model.positions"),
-            f"rotary positions need an even head width, not {shown}{model.key_width}",
-        )
-    if model.kv_heads and model.heads % model.kv_heads:
-        better = _nearest_divisor(model.heads, model.kv_heads)
-        yield (
-            ("model.kv_heads", "model.heads"),
-            f"{model.kv_heads} heads of keys and values do not divide model.heads {model.heads}; "
-            f"{better} would",
-        )
-
-
-def _windows(model: ModelSection) -> Iterator[Combination]:
-    if model.window is None:
-        for name in ("window_full_every", "window_stages"):
-            if getattr(model, name):
-                yield (
-                    (f"model.{name}", "model.window"),
-                    "no layer has a window without model.window",
-                )
-    elif model.window_full_every == 1:
-        yield (
-            ("model.window_full_every", "model.window"),
-            "1 lets every layer attend without the window; 2 or more would leave some with it",
-        )
-    for name in ("window_stages", "ahead_stages"):
-        if _repeated(stage.from_step for stage in getattr(model, name)):
-            yield (f"model.{name}",), "two stages begin at the same step"
-
-
-def _switches(model: ModelSection) -> Iterator[Combination]:
-    if model.position_init != "normal" and model.positions != "learned":
-        yield (
-            ("model.position_init", "model.positions"),
-            f"{model.position_init} positions are the start of a learned table; "
-            f"model.positions is {model.positions}",
-        )
-    if model.rotary_scaling != "none" and model.positions != "rotary":
-        yield (
-            ("model.rotary_scaling", "model.positions"),
-            f"{model.rotary_scaling} scaling stretches rotary positions; "
-            f"model.positions is {model.positions}",
-        )
-    if model.qk_norm_scale and not model.qk_norm:
-        yield (
-            ("model.qk_norm_scale", "model.qk_norm"),
-            "it scales what model.qk_norm has normalised, which is off",
-        )
-    if model.zero_head and model.tied_head:
-        yield (
-            ("model.zero_head", "model.tied_head"),
-            "a tied head is the token table, which cannot start at zero; untie it",
-        )
-    if model.embedding_norm and model.embedding_scale != 1.0 and model.positions != "learned":
-        yield (
-            ("model.embedding_scale", "model.embedding_norm"),
-            f"the norm after it undoes a factor of {model.embedding_scale:g}",
-        )
-    if 2 * model.value_embeddings > model.layers:
-        yield (
-            ("model.value_embeddings", "model.layers"),
-            f"{model.value_embeddings} tables for the first and as many for the last layers do not "
-            f"fit {model.layers} layers; at most {model.layers // 2} would",
-        )
-    if model.layers == 1:
-        for name in ("unet_skips", "value_residual"):
-            if getattr(model, name):
-                yield (
-                    (f"model.{name}", "model.layers"),
-                    "there is nothing to carry to a later layer: model.layers is 1",
-                )
-
-
-def _nearest_divisor(number: int, wanted: int) -> int:
-    divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
-    return min(divisors, key=lambda divisor: (abs(divisor - wanted), divisor))
-
 
 _NOT_ACROSS_STAGES = {
     "unet_skips": "its skips lead from the first half of the layers to the second",
@@ -255,7 +155,7 @@ def _limits(recipe: Recipe) -> Iterator[Combination]:
             ("optim.cautious_decay", "optim.name"),
             f"{recipe.optim.name} decays every place of a weight alike; adamw and muon can choose",
         )
-    if _repeated(stage.from_step for stage in recipe.batch_stages()):
+    if repeated(stage.from_step for stage in recipe.batch_stages()):
         yield ("batch.stages",), "two stages begin at the same step (the first holds from step 0)"
     if train.steps is not None and train.tokens is not None:
         yield ("train.tokens", "train.steps"), "give train.steps or train.tokens, not both"
@@ -346,9 +246,9 @@ def _text(recipe: Recipe) -> Iterator[Combination]:
 def _mixture(recipe: Recipe) -> Iterator[Combination]:
     sources, stages = recipe.data.sources, recipe.data.stages
     names = [source_name(source.name, source.path) for source in sources]
-    for name in _repeated(names):
+    for name in repeated(names):
         yield ("data.sources",), f"two sources are called {name}; give each a name of its own"
-    if _repeated(stage.from_draw for stage in stages):
+    if repeated(stage.from_draw for stage in stages):
         yield ("data.stages",), "two stages begin at the same draw"
     for number, stage in enumerate(stages):
         where = (f"data.stages.{number}.weights", "data.sources")
@@ -379,7 +279,7 @@ def _deadlines(recipe: Recipe) -> Iterator[Combination]:
 
 def _nodes(recipe: Recipe) -> Iterator[Combination]:
     nodes = recipe.supervise.node
-    for name in _repeated(node.name for node in nodes):
+    for name in repeated(node.name for node in nodes):
         yield ("supervise.node",), f"two nodes are called {name}; give each a name of its own"
     if len({node.slots for node in nodes}) > 1:
         yield ("supervise.node",), "nodes have different numbers of slots; give each the same"
@@ -392,7 +292,3 @@ def _nodes(recipe: Recipe) -> Iterator[Combination]:
             f"{processes} processes are not the {slots} slots of the nodes that are no spares; "
             "leave machine.processes (--nproc) out",
         )
-
-
-def _repeated(values: Iterable[Any]) -> list[Any]:
-    return sorted(value for value, times in Counter(values).items() if times > 1)

@@ -1,5 +1,6 @@
 """The transformer's shape and its switches, each with its source."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -83,13 +84,30 @@ class ModelSection(Section):
     section 3.5, scaled to `init_std` (OPT-175B's chronicle)."""
     rotary_base: float = fixed(10_000.0, gt=1)
     """Base of the rotary frequencies."""
-    rotary_scaling: Literal["none", "linear", "llama3"] = fixed("none")
+    rotary_share: float = fixed(1.0, gt=0, le=1)
+    """Share of each head's width that is rotated, its first channels (GPT-NeoX, arXiv 2204.06745,
+    with 0.25)."""
+    rotary_scaling: Literal["none", "linear", "llama3", "yarn"] = fixed("none")
     """Stretching of rotary positions beyond the context trained at first: all frequencies
-    (arXiv 2306.15595), or only the slow ones (Llama 3.1)."""
+    (arXiv 2306.15595), or only the slow ones (Llama 3.1; YaRN, arXiv 2309.00071, which sharpens
+    attention, too)."""
     rotary_factor: float = fixed(8.0, ge=1)
     """How far `rotary_scaling` stretches."""
     rotary_original_context: int = fixed(8192, gt=0)
-    """For `llama3`: the context trained at first, which tells slow frequencies from fast."""
+    """For `llama3` and `yarn`: the context trained at first, which tells slow frequencies from
+    fast."""
+    rotary_slow_turns: float = fixed(1.0, gt=0)
+    """Pairs that turn less often in that context are stretched in full (Llama 3.1's
+    `low_freq_factor`, YaRN's `beta_slow`)."""
+    rotary_fast_turns: float | None = fixed(None, gt=0)
+    """Pairs that turn more often are left alone (Llama 3.1's `high_freq_factor`, YaRN's
+    `beta_fast`); 4 and 32 when absent."""
+    rotary_attention_factor: float | None = fixed(None, gt=0)
+    """For `yarn`: factor on rotated queries and on rotated keys; 0.1 · log `rotary_factor` + 1 when
+    absent."""
+    rotary_truncate: bool = fixed(True)
+    """For `yarn`: the ramp from fast pairs to slow ones begins and ends at whole pairs; gpt-oss's
+    does not."""
 
     # Norms.
     norm: Literal["layernorm", "rmsnorm"] = fixed("rmsnorm")
@@ -101,6 +119,9 @@ class ModelSection(Section):
     norm_placement: Literal["pre", "post"] = fixed("pre")
     """Before each sub-layer (GPT-2, most of OPT), or after each residual sum (arXiv 1706.03762,
     OPT-350m), then with no norm before the head."""
+    parallel_residual: bool = fixed(False)
+    """Attention and MLP of a block read the same stream, each through its own norm, and are added
+    to it together (GPT-NeoX, arXiv 2204.06745, section 2.1)."""
     embedding_norm: bool = fixed(False)
     """Normalise the embedding before the first block (YaLM, BLOOM, modded-nanogpt)."""
     attention_out_norm: bool = fixed(False)
@@ -215,6 +236,23 @@ class ModelSection(Section):
     def key_heads(self) -> int:
         """Heads of keys and of values."""
         return self.kv_heads or self.heads
+
+    @property
+    def rotated_width(self) -> int:
+        """Channels of each head that are rotated."""
+        return int(self.key_width * self.rotary_share)
+
+    @property
+    def fast_turns(self) -> float:
+        """Turns in the original context from which on a pair is not stretched."""
+        return self.rotary_fast_turns or (32.0 if self.rotary_scaling == "yarn" else 4.0)
+
+    @property
+    def attention_factor(self) -> float:
+        """Factor on rotated queries and on rotated keys (arXiv 2309.00071, equation 22)."""
+        if self.rotary_scaling != "yarn":
+            return 1.0
+        return self.rotary_attention_factor or 0.1 * math.log(self.rotary_factor) + 1
 
     @property
     def dropped_attention(self) -> float:

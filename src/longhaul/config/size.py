@@ -178,7 +178,11 @@ def _model(recipe: Recipe) -> dict[str, object]:
     }
     given = {name: getattr(model, name) for name in smaller}
     shape |= {name: smaller[name](value) for name, value in given.items() if value}
-    if model.rotary_scaling == "llama3":
+    own = shape.get("head_width", _HEAD_WIDTH)
+    assert isinstance(own, int)
+    if int(own * model.rotary_share) % 2 or own * model.rotary_share < 1:
+        shape["rotary_share"] = 2 / own if own > 2 else 1.0
+    if model.rotary_scaling in ("llama3", "yarn"):
         shape["rotary_original_context"] = context // 2
     return {f"model.{name}": value for name, value in shape.items()}
 

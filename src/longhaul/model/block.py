@@ -20,6 +20,7 @@ class Block(nn.Module):
     """A residual block, with its norms before or after.
 
     Pre-norm (GPT-2): x + attention(norm(x)), then x + mlp(norm(x)).
+    Parallel (GPT-NeoX): x + attention(norm(x)) + mlp(norm(x)), each with its own norm.
     Post-norm (arXiv 1706.03762): norm(x + attention(x)), then norm(x + mlp(x)).
     """
 
@@ -40,6 +41,7 @@ class Block(nn.Module):
         self.layer = layer
         self.dropout = settings.dropout
         self.norms_after = settings.norm_placement == "post"
+        self.parallel = settings.parallel_residual
         self.input_mix = InputMix() if settings.input_mix else None
         self.attention_norm = Norm(settings)
         self.attention = Attention(settings, layer)
@@ -60,10 +62,12 @@ class Block(nn.Module):
         if self.attention_out_norm is not None:
             attended_BTD = self.attention_out_norm(attended_BTD)
         attended_BTD = self._dropped(attended_BTD)
+        came_BTD = x_BTD if self.parallel else None
         x_BTD = x_BTD + attended_BTD
         if self.norms_after:
             x_BTD = self.attention_norm(x_BTD)
-        transformed_BTD = self.mlp(x_BTD if self.norms_after else self.mlp_norm(x_BTD))
+        read_BTD = x_BTD if came_BTD is None else came_BTD
+        transformed_BTD = self.mlp(read_BTD if self.norms_after else self.mlp_norm(read_BTD))
         if self.mlp_out_norm is not None:
             transformed_BTD = self.mlp_out_norm(transformed_BTD)
         transformed_BTD = self._dropped(transformed_BTD)

@@ -87,14 +87,11 @@ class ValueTables(nn.ModuleList):
 
 
 Rotation = tuple[Tensor, Tensor]
-"""cos_TK and sin_TK of every position's angles, float32; the sine of a pair's first channel is
-negated, so that a rotation is x·cos + swapped(x)·sin."""
+"""cos_TK and sin_TK of every position's angles, float32, as wide as the rotated part of a head; the
+sine of a pair's first channel is negated, so that a rotation is x·cos + swapped(x)·sin."""
 
+_STEEP = 0.001  # A ramp within one pair, as YaRN's authors have it.
 _SINUSOID_BASE = 10_000.0  # arXiv 1706.03762, section 3.5
-# Llama 3.1's published configuration ("rope_scaling"): a pair that turns less than once in the
-# original context is stretched in full, one that turns more than four times not at all.
-_LLAMA3_LOW_TURNS = 1.0
-_LLAMA3_HIGH_TURNS = 4.0
 
 
 class LearnedPositions(Table):
@@ -117,36 +114,53 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, settings: ModelSection) -> None:
         super().__init__()
-        self.base = settings.rotary_base
-        self.scaling = settings.rotary_scaling
-        self.factor = settings.rotary_factor
-        self.original_context = settings.rotary_original_context
+        self.settings = settings
         self.cos_TK: Tensor
         self.sin_TK: Tensor
         for name in ("cos_TK", "sin_TK"):
-            empty_TK = torch.empty(settings.context, settings.key_width, dtype=torch.float32)
+            empty_TK = torch.empty(settings.context, settings.rotated_width, dtype=torch.float32)
             self.register_buffer(name, empty_TK, persistent=False)
 
     def fill(self) -> None:
         """Compute the angles (in float64, once) into the buffers, wherever these now live."""
-        context, head_width = self.cos_TK.shape
-        angles = _angles(context, self._stretched(_frequencies(head_width, self.base)))
-        self.cos_TK.copy_(torch.cat((angles.cos(), angles.cos()), dim=1))
-        self.sin_TK.copy_(torch.cat((-angles.sin(), angles.sin()), dim=1))
-
-    def _stretched(self, frequencies: Tensor) -> Tensor:
-        """Frequencies as `model.rotary_scaling` has them."""
-        if self.scaling == "none":
-            return frequencies
-        if self.scaling == "linear":
-            return frequencies / self.factor
-        turns = self.original_context * frequencies / (2 * math.pi)
-        kept = (turns - _LLAMA3_LOW_TURNS) / (_LLAMA3_HIGH_TURNS - _LLAMA3_LOW_TURNS)
-        return torch.lerp(frequencies / self.factor, frequencies, kept.clamp(0, 1))
+        context, width = self.cos_TK.shape
+        plain = _frequencies(width, self.settings.rotary_base)
+        angles = _angles(context, _stretched(plain, self.settings))
+        # As transformers has it: the product of queries and keys gets YaRN's factor twice.
+        cos, sin = (wave * self.settings.attention_factor for wave in (angles.cos(), angles.sin()))
+        self.cos_TK.copy_(torch.cat((cos, cos), dim=1))
+        self.sin_TK.copy_(torch.cat((-sin, sin), dim=1))
 
     def forward(self, length: int, past: int = 0) -> Rotation:
         """The angles of positions past … past+length-1, computed once for all layers."""
         return self.cos_TK[past : past + length], self.sin_TK[past : past + length]
+
+
+def _stretched(frequencies: Tensor, settings: ModelSection) -> Tensor:
+    """Frequencies as `model.rotary_scaling` has them."""
+    if settings.rotary_scaling == "none":
+        return frequencies
+    slow = frequencies / settings.rotary_factor
+    if settings.rotary_scaling == "linear":
+        return slow
+    few, many = settings.rotary_slow_turns, settings.fast_turns
+    if settings.rotary_scaling == "yarn":
+        # By the number of a pair, not by its turns (arXiv 2309.00071, section 3.2, as published).
+        begin, end = (_pair_that_turns(turns, settings) for turns in (many, few))
+        if settings.rotary_truncate:
+            begin, end = math.floor(begin), math.ceil(end)
+        begin, end = max(begin, 0), min(end, settings.rotated_width - 1)
+        number = torch.arange(len(frequencies), dtype=torch.float64)
+        share = (number - begin) / (end - begin or _STEEP)
+        return torch.lerp(frequencies, slow, share.clamp(0, 1))
+    turns = settings.rotary_original_context * frequencies / (2 * math.pi)
+    return torch.lerp(slow, frequencies, ((turns - few) / (many - few)).clamp(0, 1))
+
+
+def _pair_that_turns(times: float, settings: ModelSection) -> float:
+    """Number of the pair, with a fraction, that turns so often in the original context."""
+    grown = math.log(settings.rotary_original_context / (2 * math.pi)) - math.log(times)
+    return settings.rotated_width * grown / (2 * math.log(settings.rotary_base))
 
 
 @torch.no_grad()
@@ -171,7 +185,13 @@ def _angles(context: int, frequencies: Tensor) -> Tensor:
 
 
 def rotate(x_BTHK: Tensor, rotation: Rotation) -> Tensor:
-    """Rotate each channel pair of queries or keys by its position's angle; dtype is kept."""
+    """Rotate each channel pair of queries or keys by its position's angle, as many first channels
+    as there are angles for; dtype is kept.
+    """
+    turned, width = rotation[0].size(-1), x_BTHK.size(-1)
+    if turned < width:
+        first, rest = x_BTHK.split((turned, width - turned), dim=-1)
+        return torch.cat((rotate(first, rotation), rest), dim=-1)
     cos_T1K, sin_T1K = (angles_TK[:, None] for angles_TK in rotation)
     first, second = x_BTHK.float().chunk(2, dim=-1)
     swapped_BTHK = torch.cat((second, first), dim=-1)

@@ -29,8 +29,26 @@ SHAPES = {
     "gpt2": GPT2,
     "opt": GPT2 | {"activation": "relu", "embedding_width": 8, "norm_placement": "post"},
     "llama": LLAMA | {"rotary_scaling": "linear", "rotary_factor": 2.0},
-    "qwen2": LLAMA | {"qkv_bias": True},
-    "qwen3": LLAMA | {"qk_norm": True, "qk_norm_scale": True, "head_width": 12, "norm_eps": 1e-6},
+    "qwen2": LLAMA
+    | {
+        "qkv_bias": True,
+        "rotary_scaling": "llama3",
+        "rotary_original_context": 12,
+        "rotary_slow_turns": 0.3,
+        "rotary_fast_turns": 1.5,
+    },
+    "qwen3": LLAMA
+    | {
+        "qk_norm": True,
+        "qk_norm_scale": True,
+        "head_width": 12,
+        "norm_eps": 1e-6,
+        "rotary_scaling": "yarn",
+        "rotary_factor": 4.0,
+        "rotary_original_context": 12,
+        "rotary_slow_turns": 0.2,
+        "rotary_fast_turns": 1.5,
+    },
     "gemma2": LLAMA
     | {
         "head_width": 12,
@@ -44,6 +62,14 @@ SHAPES = {
         "window_full_every": 2,
         "embedding_scale": 32**0.5,
         "tied_head": True,
+    },
+    "gpt_neox": GPT2
+    | {
+        "positions": "rotary",
+        "rotary_share": 0.25,
+        "parallel_residual": True,
+        "activation": "gelu",
+        "tied_head": False,
     },
     "mistral": LLAMA | {"window": 9, "tied_head": True},
     "longhaul": {

@@ -26,10 +26,13 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 VOCAB = 257
 ROPE = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 4.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 12}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 5e4, "factor": 3.0,
+        "original_max_position_embeddings": 8}  # fmt: skip
 SMALL = {
     "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 24,
 }  # fmt: skip
+NOT_OF_NEOX = "num_key_value_heads", "head_dim"
 THEIRS = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24},
     "gpt2 with a head": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24,
@@ -41,11 +44,25 @@ THEIRS = {
                    "do_layer_norm_before": False},
     "llama": SMALL,
     "llama stretched": SMALL | {"rope_parameters": ROPE, "tie_word_embeddings": True},
+    "llama stretched by other turns": SMALL | {
+        "rope_parameters": ROPE | {"low_freq_factor": 0.3, "high_freq_factor": 1.5}
+    },
+    "llama stretched by yarn": SMALL | {"rope_parameters": YARN},
+    "llama stretched by yarn as DeepSeek has it": SMALL | {
+        "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.5, "truncate": False,
+                                   "beta_fast": 3.0, "beta_slow": 0.2}
+    },
     "llama with biases": SMALL | {"attention_bias": True, "mlp_bias": True},
     "llama with narrow heads": SMALL | {"head_dim": 4},
+    "gpt_neox": {name: SMALL[name] for name in SMALL if name not in NOT_OF_NEOX},
+    "gpt_neox of another kind": {name: SMALL[name] for name in SMALL if name not in NOT_OF_NEOX} | {
+        "use_parallel_residual": False, "hidden_act": "gelu_fast", "tie_word_embeddings": True,
+        "rope_parameters": YARN | {"partial_rotary_factor": 0.5},
+    },
     "mistral": SMALL | {"sliding_window": 7},
     "qwen2": {name: value for name, value in SMALL.items() if name != "head_dim"},
     "gemma2": SMALL | {"query_pre_attn_scalar": 7, "sliding_window": 5},
+    "qwen3 stretched by yarn": SMALL | {"rope_parameters": YARN},
     "qwen3": SMALL | {"head_dim": 12, "rms_norm_eps": 1e-5},
 }  # fmt: skip
 
@@ -221,6 +238,14 @@ HOSTILE = {
     "an odd head width": (_config(head_dim=7), "head width"),
     "heads of another width": (_config(head_dim=4), "instead of"),
     "another activation": (_config(hidden_act="mish"), "mish"),
+    "fast and slow pairs": (_config(rope_parameters=YARN | {"beta_fast": 0.5}), "slow pair"),
+    "a shrinking": (_config(rope_parameters=YARN | {"factor": 0.5}), "greater than or equal to 1"),
+    "no factor": (_config(rope_parameters=YARN | {"factor": None}), "factor is missing"),
+    "endless turns": (_config(rope_parameters=YARN | {"beta_slow": 1e308}), "slow pair"),
+    "two original contexts": (
+        _config(rope_parameters=YARN, original_max_position_embeddings=9), "original_max_pos",
+    ),
+    "a share of the heads": (_config(rope_parameters={"partial_rotary_factor": 0.5}), "partial"),
     "another stretching": (_config(rope_parameters={"rope_type": "dynamic"}), "dynamic"),
 }  # fmt: skip
 

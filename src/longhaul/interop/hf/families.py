@@ -6,9 +6,10 @@ from longhaul.interop.hf.family import Family
 from longhaul.interop.hf.gemma import GEMMA2
 from longhaul.interop.hf.gpt2 import GPT2, OPT
 from longhaul.interop.hf.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from longhaul.interop.hf.neox import GPT_NEOX
 from longhaul.interop.hf.own import OWN
 
-STOCK = (OPT, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2)
+STOCK = (OPT, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GPT_NEOX)
 """Those that transformers has a class for, in the order in which one is chosen."""
 FAMILIES = (*STOCK, OWN)
 

@@ -18,6 +18,7 @@ ALWAYS = frozenset((
 """Settings that every family can express at any value."""
 NOT_AFTERWARDS = frozenset((
     "vocab_multiple", "position_init", "rotary_factor", "rotary_original_context",
+    "rotary_slow_turns", "rotary_fast_turns", "rotary_attention_factor", "rotary_truncate",
     "split_score_scale", "window_stages", "document_mask", "z_loss",
     "ahead_stages", "dropout", "attention_dropout", "embedding_dropout", "init_std",
     "zero_projections", "zero_head",
@@ -26,7 +27,9 @@ NOT_AFTERWARDS = frozenset((
 what a trained model computes of one document."""
 PLAIN: Mapping[str, object] = {
     "kv_heads": None, "embedding_width": None, "positions": "learned", "rotary_scaling": "none",
-    "norm": "layernorm", "norm_placement": "pre", "embedding_norm": False,
+    "rotary_share": 1.0,
+    "norm": "layernorm", "norm_placement": "pre", "parallel_residual": False,
+    "embedding_norm": False,
     "attention_out_norm": False, "mlp_out_norm": False, "mlp_inner_norm": False, "qk_norm": False,
     "score_scale": None, "score_softcap": 0.0,
     "qk_norm_scale": False, "qkv_bias": False, "head_width": None,

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longhaul.config.combinations import model_problems
+from pydantic import ValidationError
+
 from longhaul.config.model import ModelSection
+from longhaul.config.model_combinations import model_problems
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import model_size
 from longhaul.core.errors import DataError, NeedsPerson, RecipeError
@@ -66,8 +68,10 @@ def model_of(family: Family, theirs: Published) -> dict[str, Any]:
     values = family.settings(theirs)
     try:
         model = ModelSection.model_validate(values)
-    except ValueError as error:  # pydantic's; settings were read with their types before
-        raise DataError(f"{theirs.file}: no model is like that ({error})", _ODD) from None
+    except ValidationError as error:  # settings were read with their types before
+        odd = error.errors()[0]
+        said = f"model.{'.'.join(map(str, odd['loc']))}: {odd['msg']}"
+        raise DataError(f"{theirs.file}: no model is like that ({said})", _ODD) from None
     if model.context > _MOST_CONTEXT:
         raise DataError(f"{theirs.file}: a context of {model.context:,} is no model's", _ODD)
     for paths, why in model_problems(model):
@@ -92,13 +96,14 @@ def refuse_unfit_shapes(
 
 
 def _same(model: ModelSection, name: str, value: object) -> bool:
-    rotary = ("rotary_factor", "rotary_original_context")
-    if (name == "context" and model.positions == "rotary") or (
-        name in NOT_AFTERWARDS and name not in rotary
-    ):
+    of_training = name in NOT_AFTERWARDS and not name.startswith("rotary_")
+    if of_training or (name == "context" and model.positions == "rotary"):
         return True  # no weight knows it
     narrow = None if model.table_width == model.width else model.table_width
-    alike = {"kv_heads": model.key_heads, "mlp_width": model.inner_width, "embedding_width": narrow}
+    alike = {
+        "kv_heads": model.key_heads, "mlp_width": model.inner_width, "embedding_width": narrow,
+        "rotary_fast_turns": model.fast_turns, "rotary_attention_factor": model.attention_factor,
+    }  # fmt: skip
     own = getattr(model, name)
     return bool(value in (own, alike.get(name, own)))
 

@@ -7,11 +7,11 @@ from longhaul.interop.hf.published import Published
 
 # GPT-2 ("Language Models are Unsupervised Multitask Learners").
 
-_GPT2_ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu": "gelu", "relu": "relu", "relu2": "relu2"}
+GPT2_ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu": "gelu", "relu": "relu", "relu2": "relu2"}
 
 
 def _gpt2_config(model: ModelSection) -> Values:
-    theirs = {ours: name for name, ours in _GPT2_ACTIVATIONS.items()}
+    theirs = {ours: name for name, ours in GPT2_ACTIVATIONS.items()}
     own = model.embedding_dropout
     return {
         "n_positions": model.context, "n_embd": model.width, "n_layer": model.layers,
@@ -32,7 +32,7 @@ def _gpt2_settings(theirs: Published) -> Values:
         "mlp_width": theirs.whole("n_inner", 4 * width), "context": theirs.whole("n_positions"),
         "positions": "learned", "norm": "layernorm", "bias": True, "qk_norm": False,
         "norm_eps": theirs.number("layer_norm_epsilon", 1e-5),
-        "activation": theirs.one_of("activation_function", _GPT2_ACTIVATIONS, "gelu_new"),
+        "activation": theirs.one_of("activation_function", GPT2_ACTIVATIONS, "gelu_new"),
         "tied_head": theirs.flag("tie_word_embeddings", True),
     }  # fmt: skip
 
@@ -127,6 +127,6 @@ OPT = Family(
 )  # fmt: skip
 GPT2 = Family(
     "gpt2", "GPT2LMHeadModel",
-    {"activation": tuple(_GPT2_ACTIVATIONS.values()), "bias": ...},
+    {"activation": tuple(GPT2_ACTIVATIONS.values()), "bias": ...},
     _gpt2_config, _gpt2_layout, _gpt2_settings, "transformer.",
 )  # fmt: skip

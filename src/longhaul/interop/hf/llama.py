@@ -1,5 +1,6 @@
 """Llama and what was made after it: rotary positions, RMS norms, gated MLPs."""
 
+import math
 from collections.abc import Mapping
 
 from longhaul.config.model import ModelSection
@@ -11,7 +12,7 @@ from longhaul.interop.hf.published import Published
 # 2505.09388).
 
 GATED = {"silu": "swiglu", "gelu": "geglu"}
-_LLAMA3_FACTORS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_TURNS = {"llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_slow", "beta_fast")}
 _OUR_QK_EPS = 1e-6
 """Of `model/attention.py`."""
 
@@ -28,13 +29,22 @@ def llama_config(model: ModelSection) -> Values:
         "attention_bias": model.bias, "mlp_bias": model.bias,
         "attention_dropout": model.dropped_attention, "initializer_range": model.init_std,
     }  # fmt: skip
-    if model.rotary_scaling != "none":
-        scaling: Values = {"rope_type": model.rotary_scaling, "factor": model.rotary_factor}
-        if model.rotary_scaling == "llama3":
-            scaling["original_max_position_embeddings"] = model.rotary_original_context
-            scaling |= _LLAMA3_FACTORS
-        config["rope_scaling"] = scaling
-    return config
+    return config | scaling_config(model)
+
+
+def scaling_config(model: ModelSection) -> Values:
+    """Their table of how rotary positions are stretched; empty if they are not."""
+    if model.rotary_scaling == "none":
+        return {}
+    scaling: Values = {"rope_type": model.rotary_scaling, "factor": model.rotary_factor}
+    if names := _TURNS.get(model.rotary_scaling):
+        scaling["original_max_position_embeddings"] = model.rotary_original_context
+        turns = model.rotary_slow_turns, model.fast_turns
+        scaling |= dict(zip(names, turns, strict=True))
+    if model.rotary_scaling == "yarn":
+        scaling["attention_factor"] = model.attention_factor
+        scaling["truncate"] = model.rotary_truncate
+    return {"rope_scaling": scaling}
 
 
 def _mistral_config(model: ModelSection) -> Values:
@@ -76,26 +86,49 @@ def common_settings(
         "norm": "rmsnorm", "norm_eps": theirs.number("rms_norm_eps", 1e-6), "qk_norm": False,
         "activation": theirs.one_of(activation, activations),
         "tied_head": theirs.flag("tie_word_embeddings", False),
-    } | _rotary_settings(theirs)  # fmt: skip
+    } | rotary_settings(theirs)  # fmt: skip
 
 
-def _rotary_settings(theirs: Published) -> Values:
+def rotary_settings(
+    theirs: Published, base_name: str = "rope_theta", shares: bool = False
+) -> Values:
+    """Our settings of rotary positions; `shares`: whether a share of a head can be rotated."""
     # One table since transformers 5, before it the base beside a table of the stretching.
     table = theirs.table("rope_parameters" if theirs.has("rope_parameters") else "rope_scaling")
-    base = table if table.has("rope_theta") else theirs
-    known = {"default": "none", "linear": "linear", "llama3": "llama3"}
+    base = table.number("rope_theta", theirs.number(base_name, 10_000.0))
+    known = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
     key = "rope_type" if table.has("rope_type") else "type"
     kind = table.one_of(key, known, "default")
-    table.must_be("partial_rotary_factor", 1.0, None)
-    settings: Values = {"rotary_base": base.number("rope_theta", 10_000.0), "rotary_scaling": kind}
-    if kind != "none":
-        settings["rotary_factor"] = table.number("factor")
-    if kind == "llama3":
-        for name, value in _LLAMA3_FACTORS.items():
-            table.must_be(name, value)
-        original = table.whole("original_max_position_embeddings")
-        settings["rotary_original_context"] = original
-    return settings
+    if not shares:
+        table.must_be("partial_rotary_factor", 1.0, None)
+    settings: Values = {"rotary_base": base, "rotary_scaling": kind}
+    if kind in _TURNS:
+        context = theirs.whole("max_position_embeddings")
+        original = table.whole("original_max_position_embeddings", context)
+        theirs.must_be("original_max_position_embeddings", original, None)
+        slow, fast = _TURNS[kind]
+        settings |= {
+            "rotary_original_context": original, "rotary_slow_turns": table.number(slow, 1.0),
+            "rotary_fast_turns": table.number(fast, 32.0 if kind == "yarn" else 4.0),
+        }  # fmt: skip
+    if kind == "yarn":
+        factor = table.number("factor")
+        settings["rotary_attention_factor"] = _attention_factor(table, factor)
+        settings["rotary_truncate"] = table.flag("truncate", True)
+    elif kind != "none":
+        factor = table.number("factor")
+    return settings if kind == "none" else settings | {"rotary_factor": factor}
+
+
+def _attention_factor(table: Published, stretched: float) -> float:
+    """YaRN's, of what DeepSeek says of it, or else as the paper has it."""
+    if table.has("attention_factor"):
+        return table.number("attention_factor")
+    grown = math.log(max(stretched, 1.0))
+    if table.has("mscale") and table.has("mscale_all_dim"):
+        above, below = table.number("mscale"), table.number("mscale_all_dim")
+        return (0.1 * above * grown + 1) / (0.1 * below * grown + 1)
+    return 0.1 * grown + 1
 
 
 def _mistral_settings(theirs: Published) -> Values:

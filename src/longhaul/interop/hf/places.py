@@ -28,6 +28,9 @@ class Place:
     """Theirs is [into, out] (GPT-2's Conv1D), ours [out, into]."""
     rows_before: int = 0
     """Rows there before the first that is used."""
+    heads: int = 0
+    """Theirs has a query, a key and a value of each of so many heads side by side (GPT-NeoX); ours
+    has all queries first, then all keys, then all values. 0: as ours."""
     more: float = 0.0
     """Ours is theirs and so much more (Gemma's norms, which keep their scale less 1)."""
 
@@ -42,6 +45,8 @@ class Place:
                 part = part * factor
             if self.more:
                 part = part.float() - self.more
+            if self.heads:
+                part = _regrouped(part, (3, self.heads))
             if self.rows_before:
                 part = functional.pad(part, (0, 0, self.rows_before, 0))
             yield name, (part.T if self.transposed else part).contiguous()
@@ -57,6 +62,8 @@ class Place:
             parts = [
                 part.float() / factor for part, factor in zip(parts, self.factors, strict=True)
             ]
+        if self.heads:
+            parts = [_regrouped(part, (self.heads, 3)) for part in parts]
         parts = [part.T if self.transposed else part for part in parts]
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         return whole[self.rows_before :]
@@ -71,6 +78,12 @@ class Place:
         if not shapes[0] or any(shape[1:] != shapes[0][1:] for shape in shapes):
             return shapes[0]
         return (sum(shape[0] for shape in shapes) - self.rows_before, *shapes[0][1:])
+
+
+def _regrouped(rows: Tensor, groups: tuple[int, int]) -> Tensor:
+    """Rows [a · b · K, …] in the order [b · a · K, …]."""
+    regrouped: Tensor = rows.unflatten(0, (*groups, -1)).transpose(0, 1).flatten(0, 2)
+    return regrouped
 
 
 @dataclass(frozen=True)
@@ -106,16 +119,17 @@ class Layout:
         own_bias: bool | None = None,
         factors: tuple[float, ...] = (),
         transposed: bool = False,
+        heads: int = 0,
     ) -> None:
         """A map, fused of several of `rows` each; `bias`: whether theirs has one; `own_bias`:
-        whether ours has, if it is not that of the model's other maps.
+        whether ours has, if it is not that of the model's other maps; `heads`: see `Place`.
         """
         own = rows if len(theirs) > 1 else ()
         names = tuple(f"{name}.weight" for name in theirs)
-        self.places[f"{ours}.weight"] = Place(names, own, factors, transposed)
+        self.places[f"{ours}.weight"] = Place(names, own, factors, transposed, heads=heads)
         names = tuple(f"{name}.bias" for name in theirs)
         if bias and (self.settings.bias if own_bias is None else own_bias):
-            self.places[f"{ours}.bias"] = Place(names, own, factors)
+            self.places[f"{ours}.bias"] = Place(names, own, factors, heads=heads)
         elif bias:
             zeros = zip(names, rows if own else (sum(rows),), strict=True)
             self.constants |= {name: Constant((size,), 0.0) for name, size in zeros}

@@ -26,6 +26,7 @@ PLAIN: dict[str, object] = {
     "model.z_loss": 0.0, "model.value_residual": False, "model.value_embeddings": 0,
     "model.input_mix": False, "model.unet_skips": False, "model.zero_projections": False,
     "model.zero_head": False, "model.token_smear": False,
+    "model.parallel_residual": False,
 }  # fmt: skip
 """What GPT-2 does in place of each switch. What changes the scale of rates, such as the optimizer,
 is not here: without a rate of its own it would be compared at the wrong one."""
