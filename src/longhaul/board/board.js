@@ -356,13 +356,6 @@
       if (look && run === null) {
         parts.loss.replaceChildren(fromServer(look.section));
         sketch(parts.loss.querySelector(".chart"), look);
-        await drawable;
-      }
-      if (look && run === null && !closed) {
-        data.figures = [look];
-        charts = chartsOf(data);
-        charts.wire();
-        charts.drawFigures();
       }
       await rest;
     };
