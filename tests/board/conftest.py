@@ -218,6 +218,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return emit(tmp_path_factory.mktemp("runs") / "story", scale=0.1)
 
 
+@pytest.fixture(scope="module")
+def shared_story(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
+    """One to be told once, and read by several tests."""
+    return Timeline(tmp_path_factory.mktemp("runs") / "shared")
+
+
 @pytest.fixture
 def new_story(tmp_path: Path) -> Callable[[], Timeline]:
     return lambda: Timeline(tmp_path / "runs" / "other")

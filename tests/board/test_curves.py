@@ -1,4 +1,5 @@
 import math
+import shutil
 
 import pytest
 
@@ -6,6 +7,7 @@ from fakes import FakeClock
 from longhaul.board import view
 from longhaul.board.curves import means, note_kept, pace, step_totals, thinned, tokens_seen
 from longhaul.board.live_run import LiveRun
+from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.queries import compact
 from longhaul.logbook.segments import read_segments
 
@@ -16,10 +18,10 @@ def settled(folder):
     return connection
 
 
-@pytest.fixture
-def spiky(new_story):
+@pytest.fixture(scope="module")
+def spiky(shared_story):
     """10,000 steps with one spike, one NaN, and the last 100 rolled back."""
-    story = new_story()
+    story = shared_story
     story.every = 1000
     story.start(1)
     story.open("1.00", "", 0, "start")
@@ -84,7 +86,10 @@ def test_tokens_seen_are_those_of_the_steps_that_were_kept(spiky):
         assert len(steps) <= 601
 
 
-def test_the_first_look_at_a_long_run_shows_the_extremes_of_every_step(spiky, monkeypatch):
+def test_the_first_look_at_a_long_run_shows_the_extremes_of_every_step(
+    spiky, monkeypatch, tmp_path
+):
+    spiky = RunFolder(shutil.copytree(spiky.path, tmp_path / "spiky"))
     assert view.first_look(spiky) is None  # nothing is compacted
     compact(spiky, FakeClock())
     assert view.first_look(spiky) is None  # and its steps are read as soon
