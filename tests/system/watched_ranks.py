@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -94,6 +95,8 @@ def main(cases: list[Case], result: Path, prepared: Path) -> None:
                     work([case for case in cases if case.size == size], dataset, result)
                     code = 0
                 finally:
+                    if code:
+                        traceback.print_exc()
                     sys.stderr.flush()
                     os._exit(code)
             children.append(child)
@@ -143,9 +146,7 @@ def run(case: Case, place: Place, control: Any, dataset: Dataset) -> dict[str, A
     coordinator = (
         RankZero(parts, wishes)
         if place.rank == 0
-        else Follower(
-            parts, wishes, lambda order: carry_out(order, trainer, dataset, Path("nowhere"))
-        )
+        else Follower(parts, wishes, lambda order: carry_out(order, trainer, Path("nowhere")))
     )
     trainer = Trainer(recipe, LedgerState(), parts, Identity(1, "1.00", 0), coordinator)
     spoil(case, place.rank, trainer)
