@@ -257,9 +257,13 @@ def test_it_trains_and_every_weight_takes_part(changes: dict[str, object]) -> No
             assert bool(weight.grad.isfinite().all()), name
             if weight.grad.any():
                 moved.add(name)
+        # The lowest on the way: at this rate a step may also lead astray, on one processor or
+        # another.
+        learned = min(losses) < 0.97 * losses[0]
+        if learned and moved == {name for name, _ in model.named_parameters()}:
+            return
+    assert learned
     assert moved == {name for name, _ in model.named_parameters()}
-    # The lowest on the way: at this rate a step may also lead astray, on one processor or another.
-    assert min(losses) < 0.97 * losses[0]
 
 
 @every_case

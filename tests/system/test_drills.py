@@ -22,6 +22,7 @@ def test_a_drill_ends_as_the_incident_book_says(name: str, drill_room: Path) -> 
     assert not run_drill(drill, drill_room).complaints
 
 
+@pytest.mark.slow
 def test_a_judgement_that_finds_nothing_fails_the_drills(drill_room: Path) -> None:
     said: list[str] = []
     assert not drill_numbers(["N9"], drill_room / "blind", said.append, blind=True)

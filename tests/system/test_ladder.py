@@ -71,6 +71,7 @@ def counted(folder: Path, kind: str = "attempt-started") -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_a_ladder_is_interrupted_goes_on_and_ends_in_a_prediction_that_was_tried(
     request_of: Callable[..., LadderRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,7 @@ def left_in_shared_memory(traces: Traces) -> list[str]:
 
 
 @pytest.mark.usefixtures("shared_memory_to_itself")
-@pytest.mark.parametrize("nproc", [1, 2])
+@pytest.mark.parametrize("nproc", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_killed_rank_goes_on_from_memory_in_the_bytes_of_an_undisturbed_run(
     room, nproc: int
 ) -> None:
