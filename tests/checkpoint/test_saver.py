@@ -193,6 +193,7 @@ def test_bytes_are_counted_as_they_are_written_and_read_back(tmp_path: Path) -> 
     assert writer._meter.total >= 2 * last.data["size_bytes"]
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_over_fifty_saves(tmp_path: Path) -> None:
     writer = saver(tmp_path)
     what = state(elements=1 << 20)

@@ -58,6 +58,7 @@ def losses(folder: RunFolder) -> dict[int, float]:
     return {e.step: float(e.data["loss"]) for e in events if e.kind == "evaluation"}
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_with_a_card_and_begins_another_where_it_was(
     place, monkeypatch, tmp_path
 ):

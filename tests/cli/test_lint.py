@@ -65,7 +65,9 @@ def test_tokens_have_no_text_to_look_at(call, tmp_path):
 
 def test_what_was_prepared_for_a_recipe_is_compared_with_its_checksums(call, tmp_path):
     recipe = tmp_path / "mine.toml"
-    recipe.write_text('extends = "quickstart"\n[[data.sources]]\npath = "synthetic"\n')
+    recipe.write_text(
+        'extends = "quickstart"\ntokenizer.vocab_size = 300\n[[data.sources]]\npath = "synthetic"\n'
+    )
     assert "checksums" not in call(str(recipe))
     prepared = prepare(load_recipe(str(recipe)).recipe, tmp_path / "prepared", lambda _: None)
     assert "match their checksums" in call(str(recipe))

@@ -385,6 +385,7 @@ def test_bf16_autocast_stays_near_float32_with_every_switch_on():
     assert torch.linalg.vector_norm(rounded - exact) < 0.02 * torch.linalg.vector_norm(exact)
 
 
+@pytest.mark.slow
 def test_masked_attention_is_captured_as_one_graph():
     settings = shape(kv_heads=2, window=9, document_mask=True, value_residual=True)
     attention, tokens, x = make(settings), some_tokens(70), random(2, 70, 32)

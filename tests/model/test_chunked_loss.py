@@ -184,9 +184,8 @@ def test_rows_of_a_chunk(tokens, vocabulary, rows):
     assert rows_at_once(tokens, vocabulary, on_cpu=True) == rows
 
 
-@pytest.mark.parametrize(
-    "changes", [pytest.param({}, marks=pytest.mark.slow), CAPPED | {"tied_head": True}]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, CAPPED | {"tied_head": True}])
 def test_chunks_are_part_of_one_graph(monkeypatch, changes):
     """The code generator is left out; a graph break would fail."""
     monkeypatch.setattr(config, "CHUNK_ON_CPU", 45 * 20)

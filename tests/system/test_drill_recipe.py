@@ -15,6 +15,7 @@ TINY = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_survives_a_dead_rank_and_a_wrong_byte_to_the_byte(tmp_path: Path) -> None:
     said: list[str] = []
     faults = ("kill@rank1:step8", "bitflip-file@rank0:step17", "exception@rank0:step17")

@@ -24,6 +24,7 @@ PILOTS_SECOND = 7
 """One by which the second of the pilot's two processes is, among four."""
 
 
+@pytest.mark.slow
 def test_replicas_die_and_come_back_while_the_run_never_stops(tmp_path: Path) -> None:
     said: list[str] = []
     typed = Typed(lasting_s=6.0, every_s=1.0, seed=PILOT_FIRST)

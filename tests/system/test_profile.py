@@ -75,6 +75,7 @@ def test_nothing_is_left_of_the_watch(profiled: Profiled) -> None:
     assert torch.Tensor.item is item
 
 
+@pytest.mark.slow
 def test_an_embedding_that_multiplies_by_one_hot_rows_is_named(
     profiled: Profiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

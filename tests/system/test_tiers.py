@@ -118,6 +118,7 @@ def test_a_run_whose_local_checkpoints_are_gone_goes_on_from_s3(room, bucket: st
     assert len(steps) <= 4
 
 
+@pytest.mark.slow
 def test_a_run_that_is_wholly_lost_comes_back_from_s3_with_what_was_decided(
     room, bucket: str
 ) -> None:
@@ -211,6 +212,7 @@ def test_a_finished_run_has_its_last_checkpoint_elsewhere(room, tmp_path: Path) 
     assert [p.name for p in room.folder().checkpoints.iterdir()] == ["step-12"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_makes_room_then_pauses_and_goes_on_by_itself(room, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()

@@ -115,6 +115,7 @@ def test_a_run_that_somebody_spoils_ends_as_if_nobody_had(room, left_alone, aske
     assert turn.would.reason == decision.reason
 
 
+@pytest.mark.slow
 def test_a_restart_with_another_rate_is_undone_and_the_recipe_does_not_bring_it_back(
     room, left_alone
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_crash_between_the_change_and_its_sign_forgets_neither(room, left_alon
     assert judged_again(room.folder)[0].turns[0].live == decision
 
 
+@pytest.mark.slow
 def test_who_insists_is_asked_once_more_and_then_the_ladder_helps(room) -> None:
     again = setting("optim.lr", 3.0, force=False)
     forced = setting("optim.lr", 3.0)
