@@ -32,7 +32,7 @@ LATER = (
     "board/node_health.py", "board/node_table.py", "board/nodes.py", "board/outlook.py",
     "board/preview.py", "board/profile.py", "board/samples.py", "board/view.py",
     "cli/board.py", "cli/evaluate.py", "cli/exchange.py", "cli/mirror.py", "cli/study.py",
-    "interop", "model/float8.py", "plan/ladder", "plan/profile.py", "plan/roofline.py",
+    "data/corpus", "interop", "model/float8.py", "plan/ladder", "plan/profile.py", "plan/roofline.py",
     "plan/surprises.py", "plan/timeline.py", "run/board", "run/by_layer.py", "run/elsewhere.py",
     "run/evaluate", "run/export.py", "run/ladder", "run/mirror.py", "run/opened.py",
     "run/profile", "run/started.py", "store/part.py", "store/remote_run.py", "store/scores.py",

@@ -8,9 +8,14 @@ from longhaul.data.survey import kept_documents
 TEXTS = st.lists(st.text(max_size=8), max_size=40)
 
 
+class Texts(list):
+    def documents(self, _):
+        return (Document(text, "") for text in self)
+
+
 @given(TEXTS)
 def test_each_text_is_new_once(texts):
-    corpus = Corpus("texts", 1.0, None, lambda _: (Document(text, "") for text in texts))
+    corpus = Corpus("texts", 1.0, None, Texts(texts))
     breakage = Breakage("texts", 0.0)
     kept = [document.text for document, _, _ in kept_documents(corpus, breakage, set())]
     assert kept == list(dict.fromkeys(texts))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.data import prepare as module
-from longhaul.data import shards
+from longhaul.data import shards, tokenize
 from longhaul.data.prepare import prepare
 from longhaul.data.shards import Shard
 from longhaul.data.tokenizing import END_OF_TEXT
@@ -312,13 +312,13 @@ def test_a_corpus_too_small_for_its_vocabulary_is_said(tmp_path, recipe_for):
 
 def test_a_source_that_changes_in_between_is_noticed(tmp_path, recipe_for, monkeypatch):
     path = lines(tmp_path / "a.jsonl", "one", "two")
-    survey = module.take_survey
+    survey = tokenize.take_survey
 
     def then_change(*arguments):
         found = survey(*arguments)
         lines(path, "one", "two", "three")
         return found
 
-    monkeypatch.setattr(module, "take_survey", then_change)
+    monkeypatch.setattr(tokenize, "take_survey", then_change)
     with pytest.raises(DataError, match="changed while it was prepared"):
         prepare(recipe_for(path), tmp_path / "home", quiet)

@@ -116,12 +116,28 @@ def prepare(
     data: DataPath = None,
     overrides: Overrides = None,
     prepared_dir: PreparedFolder = PREPARED,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="processes; one a core when absent")
+    ] = None,
+    memory: Annotated[
+        float | None,
+        typer.Option(metavar="GB", help="of all processes together; half of it when absent"),
+    ] = None,
+    ray: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="a Ray cluster that sees the same files")
+    ] = "",
 ) -> None:
     """Read, split and tokenize a recipe's text, without training."""
     from longhaul.config.load import load_recipe
+    from longhaul.data.corpus.engine import Resources
     from longhaul.data.prepare import prepare as prepare_text
 
-    dataset = prepare_text(load_recipe(recipe, overrides or (), data).recipe, prepared_dir, print)
+    loaded = load_recipe(recipe, overrides or (), data).recipe
+    resources = None
+    if workers or memory is not None or ray:
+        most = None if memory is None else int(memory * 1e9)
+        resources = Resources.of_machine(workers, most, ray)
+    dataset = prepare_text(loaded, prepared_dir, print, resources)
     print(f"{dataset.summary()}\nprepared in {dataset.folder}")
 
 

@@ -1,9 +1,9 @@
 """Documents: the unit in which text is read, found broken, deduplicated, held out and named."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from longhaul.core.errors import DataError
 
@@ -63,6 +63,7 @@ _EXAMPLES_PER_FILE = 5
 _SHOWN = 5
 _HOPELESS = 1000
 """Broken lines or files from which on reading may stop early."""
+_COUNTS = ("num_seen", "num_broken", "num_empty", "num_duplicates")
 
 
 class Breakage:
@@ -128,6 +129,33 @@ class Breakage:
             if turn < len(self._examples[file])
         ][:_SHOWN]
         return [self._examples[ranked[rank]][turn] for rank, turn in sorted(picked)]
+
+    def merge(self, later: "Breakage") -> None:
+        """Add what was counted in a later part of the same source."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        for file, number in later._counts.items():
+            if file in self._counts or len(self._counts) < _MAX_NAMED_FILES:
+                self._counts[file] = self._counts.get(file, 0) + number
+                examples = self._examples.setdefault(file, [])
+                examples += later._examples[file][: _EXAMPLES_PER_FILE - len(examples)]
+        self._first_empty = self._first_empty or later._first_empty
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for `add_json`."""
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        files = [[file, n, self._examples[file]] for file, n in self._counts.items()]
+        return {**counts, "files": files, "first_empty": self._first_empty}
+
+    def add_json(self, value: Mapping[str, Any]) -> None:
+        """Merge what `as_json` gave of a later part of the same source."""
+        later = Breakage(self._source, self._max_fraction)
+        for name in _COUNTS:
+            setattr(later, name, value[name])
+        later._counts = {file: number for file, number, _ in value["files"]}
+        later._examples = {file: examples for file, _, examples in value["files"]}
+        later._first_empty = value["first_empty"]
+        self.merge(later)
 
     def summary(self) -> str:
         """What was skipped, in a few words; empty if nothing was."""

@@ -26,24 +26,28 @@ from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.core.files import fsync_folder, sha256_of, write_bytes, write_json
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
+from longhaul.data.corpus.engine import Resources
+from longhaul.data.corpus.refine import Refinery, is_large
 from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
-from longhaul.data.survey import SourceSurvey, Survey, take_survey
-from longhaul.data.tokenize import write_text, write_tokens
+from longhaul.data.survey import SourceSurvey, Survey
+from longhaul.data.tokenize import TextInOneProcess, write_tokens
 from longhaul.data.tokenizer_files import PICKLE_ADVICE, TokenizerFiles, find_tokenizer, load_given
 from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTokenizer, Tokenizer
 
 _DEFAULT_VOCAB = 8192
 _UNFINISHED = ".preparing"
+_STAGES = "corpus"
 _ABANDONED_S = 24 * 3600.0
 
 
-def prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
+def prepare(recipe: Recipe, home: Path, say: Say, resources: Resources | None = None) -> Dataset:
     """Prepare the recipe's data in a folder below `home`, or reuse it if it is there.
 
     Its `data` and `tokenizer` sections count, and for `synthetic` its seed. `home` holds prepared
-    folders and `downloads`, and is made if absent.
+    folders, `corpus` with what large ones are made from, and `downloads`, and is made if absent.
+    `resources`: who asks for any has the text prepared in parts, as a large one always is.
 
     Raises:
         DataError: a source is missing, broken beyond the limit, or too small to split.
@@ -60,9 +64,12 @@ def prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
             return found
         home.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(home)
+        tokens = home / _STAGES / folder.name
         with _unfinished(home, folder.name) as temporary:
-            _fill(temporary, recipe, corpora, given, say)
+            text = _text(recipe, corpora, tokens, resources, say)
+            _fill(temporary, recipe, corpora, given, text, say)
             _commit(temporary, folder)
+        shutil.rmtree(tokens, ignore_errors=True)
         dataset = open_dataset(folder)
         size = sum(path.stat().st_size for path in folder.iterdir())
     except OSError as error:
@@ -142,31 +149,43 @@ def _reusable(folder: Path, say: Say) -> Dataset | None:
     return found
 
 
+def _text(
+    recipe: Recipe,
+    corpora: tuple[Corpus, ...],
+    tokens: Path,
+    resources: Resources | None,
+    say: Say,
+) -> TextInOneProcess | Refinery:
+    """Text sources on their way to shards."""
+    data = recipe.data
+    text = tuple(corpus for corpus in corpora if not corpus.token_files)
+    if resources is None and not is_large(text):
+        return TextInOneProcess(text, data, say)
+    resources = Resources.of_machine() if resources is None else resources
+    return Refinery(text, data, tokens.parent, tokens, resources, say)
+
+
 def _fill(
     folder: Path,
     recipe: Recipe,
     corpora: tuple[Corpus, ...],
     given: TokenizerFiles | None,
+    text: TextInOneProcess | Refinery,
     say: Say,
 ) -> None:
     """Both passes, and the manifest last."""
-    survey = take_survey(
-        tuple(corpus for corpus in corpora if not corpus.token_files),
-        recipe.data, recipe.tokenizer, say,
-    )  # fmt: skip
+    survey = text.survey(recipe.tokenizer)
     tokenizer = _make_tokenizer(recipe.tokenizer, survey, given, say)
     write_bytes(folder / tokenizer.file_name, tokenizer.content())
-    seen: set[bytes] | None = set() if recipe.data.drop_exact_duplicates else None
-    surveyed = iter(survey.sources)
     made: list[tuple[SourceSurvey, SourceTokens]] = []
+    surveyed = iter(enumerate(survey.sources))
     for number, corpus in enumerate(corpora):
         stem = folder / f"{number:02d}-{file_stem(corpus.name)}"
         if corpus.token_files:
             made.append(write_tokens(stem, corpus, recipe.data, tokenizer, say))
             continue
-        found = next(surveyed)
-        source = write_text(stem, corpus, found, seen, recipe.data, tokenizer, say)
-        made.append((found, source))
+        of_text, found = next(surveyed)
+        made.append((found, text.tokens(of_text, stem, found, tokenizer)))
     write_json(folder / MANIFEST, _manifest(folder, recipe, tokenizer, made))
 
 

@@ -71,6 +71,13 @@ class Progress:
         return self._clock.monotonic() - self._began
 
 
+def sample_pieces(text: str) -> Iterator[tuple[int, int, str]]:
+    """Pieces of a text that may be sampled: the rank that decides (128 bits), bytes, piece."""
+    for piece in cut_text(text, _SAMPLE_PIECE_CHARACTERS):
+        content = piece.encode()
+        yield int.from_bytes(text_digest(content), "big"), len(content), piece
+
+
 class TextSample:
     """At most so many bytes of text, taken evenly over everything it is shown: the pieces with the
     smallest hashes, so that neither chance nor knowing the size of the corpus decides which.
@@ -85,18 +92,21 @@ class TextSample:
 
     def show(self, text: str) -> None:
         """Consider a text."""
-        for piece in cut_text(text, _SAMPLE_PIECE_CHARACTERS):
-            content = piece.encode()
-            rank = int.from_bytes(text_digest(content), "big")
+        for rank, size, piece in sample_pieces(text):
             if rank >= self._least_dropped:
                 continue  # taking what still fits would depend on the order of the texts
             self._count += 1
-            heapq.heappush(self._kept, (-rank, self._count, len(content), piece))
-            self.num_bytes += len(content)
+            heapq.heappush(self._kept, (-rank, self._count, size, piece))
+            self.num_bytes += size
             while self.num_bytes > self._max_bytes and len(self._kept) > 1:
                 dropped, _, size, _ = heapq.heappop(self._kept)
                 self.num_bytes -= size
                 self._least_dropped = -dropped
+
+    @property
+    def has_dropped(self) -> bool:
+        """Whether there was more than fits."""
+        return self._least_dropped < 1 << 128
 
     def texts(self) -> list[str]:
         """The pieces kept, in the order they were shown."""
@@ -154,15 +164,18 @@ def take_survey(
         num_dropped, skipped = breakage.num_duplicates, breakage.summary()
         surveys.append(SourceSurvey(num_documents, num_bytes, num_held_out, num_dropped, skipped))
         if not num_documents:
-            reason = skipped or "no document in it"
-            if num_dropped:
-                reason = f"all {num_dropped:,} documents also occur in the sources before it"
-            raise DataError(
-                f"{corpus.name}: nothing to train on ({reason})", "give it text, or leave it out"
-            )
+            raise nothing_left(corpus.name, num_dropped, skipped)
         dropped = f"{num_dropped:,} exact duplicates dropped; " if seen is not None else ""
         say(
             f"data: {corpus.name}: {num_documents:,} documents, {short_bytes(num_bytes)} read in "
             f"{short_seconds(progress.elapsed)}; {dropped}{skipped or 'nothing broken'}"
         )
     return Survey(tuple(surveys), frozenset(characters), sample)
+
+
+def nothing_left(name: str, num_duplicates: int, skipped: str) -> DataError:
+    """Why a source has no document to train on."""
+    reason = skipped or "no document in it"
+    if num_duplicates:
+        reason = f"all {num_duplicates:,} documents also occur in the sources before it"
+    return DataError(f"{name}: nothing to train on ({reason})", "give it text, or leave it out")

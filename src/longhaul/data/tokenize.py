@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from longhaul.config.data import DataSection
+from longhaul.config.data import DataSection, TokenizerSection
 from longhaul.core.errors import DataError
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
@@ -20,7 +20,14 @@ from longhaul.data.dataset import SourceTokens, TokenStream
 from longhaul.data.documents import Breakage, batched, is_held_out, text_digest
 from longhaul.data.shards import Shard, ShardWriter, dtype_for
 from longhaul.data.sources import Corpus
-from longhaul.data.survey import Kept, Progress, SourceSurvey, kept_documents
+from longhaul.data.survey import (
+    Kept,
+    Progress,
+    SourceSurvey,
+    Survey,
+    kept_documents,
+    take_survey,
+)
 from longhaul.data.token_files import MAX_PIECE_TOKENS, TokenFile, open_token_file
 from longhaul.data.tokenizing import TokenArray, Tokenizer
 
@@ -134,35 +141,43 @@ def write_shards(
     return source
 
 
-def write_text(
-    stem: Path,
-    corpus: Corpus,
-    survey: SourceSurvey,
-    seen: set[bytes] | None,
-    data: DataSection,
-    tokenizer: Tokenizer,
-    say: Say,
-) -> SourceTokens:
-    """Tokenize a source of text; all share `seen`. DataError as from `write_shards`."""
-    progress = Progress(say, f"data: tokenizing {corpus.name}")
-    # Everything broken was judged by the survey; here it is only passed over again.
-    kept = kept_documents(corpus, Breakage(corpus.name, 1.0), seen)
+class TextInOneProcess:
+    """Text sources that are read twice by one process: to know them, and to make their tokens."""
 
-    def documents() -> Iterator[Placed]:
-        num_bytes = 0
-        for number, (each, tokens) in enumerate(_tokenized(kept, tokenizer), 1):
-            document, size, digest = each
-            yield document.name, tokens, size, is_held_out(digest, data.held_out.fraction)
-            num_bytes += size
-            progress.at(number, num_bytes)
+    def __init__(self, corpora: tuple[Corpus, ...], data: DataSection, say: Say) -> None:
+        self._corpora = corpora
+        self._data = data
+        self._say = say
+        self._seen: set[bytes] | None = set() if data.drop_exact_duplicates else None
 
-    split = survey.split(data.held_out)
-    return write_shards(stem, corpus, survey, split, documents(), data, tokenizer, progress)
+    def survey(self, tokenizer: TokenizerSection) -> Survey:
+        """The first pass. DataError if too much of a source is broken, or nothing is left of it."""
+        return take_survey(self._corpora, self._data, tokenizer, self._say)
+
+    def tokens(
+        self, number: int, stem: Path, survey: SourceSurvey, tokenizer: Tokenizer
+    ) -> SourceTokens:
+        """Tokenize source `number`, after those before it. DataError as from `write_shards`."""
+        corpus, held_out = self._corpora[number], self._data.held_out
+        progress = Progress(self._say, f"data: tokenizing {corpus.name}")
+        # Everything broken was judged by the survey; here it is only passed over again.
+        kept = kept_documents(corpus, Breakage(corpus.name, 1.0), self._seen)
+
+        def documents() -> Iterator[Placed]:
+            num_bytes = 0
+            for number, (each, tokens) in enumerate(tokenized(kept, tokenizer), 1):
+                document, size, digest = each
+                yield document.name, tokens, size, is_held_out(digest, held_out.fraction)
+                num_bytes += size
+                progress.at(number, num_bytes)
+
+        split = survey.split(held_out)
+        return write_shards(
+            stem, corpus, survey, split, documents(), self._data, tokenizer, progress
+        )
 
 
-def _tokenized(
-    documents: Iterator[Kept], tokenizer: Tokenizer
-) -> Iterator[tuple[Kept, TokenArray]]:
+def tokenized(documents: Iterator[Kept], tokenizer: Tokenizer) -> Iterator[tuple[Kept, TokenArray]]:
     """Documents with their tokens, end-of-text last where the tokenizer uses it."""
     ends = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
     # Bytes come as uint8, which their end-of-text (256) would not fit into.

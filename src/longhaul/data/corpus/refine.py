@@ -1,0 +1,136 @@
+"""Large corpora, and those that are cleaned or deduplicated: sources → parts → tokens → shards.
+
+Every stage keeps what it wrote below `home/corpus`, named after all that decides it, so that it is
+made once, and a killed preparation goes on where it was.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from longhaul.config.data import DataSection, TokenizerSection
+from longhaul.core.clocks import RealClock
+from longhaul.core.output import Say
+from longhaul.core.units import Bytes, count, short_bytes, short_seconds
+from longhaul.data.corpus.engine import Resources
+from longhaul.data.corpus.parts import Part
+from longhaul.data.corpus.reading import SourceParts, read_source
+from longhaul.data.corpus.survivors import Seen, Survivors, drop_copies, look_at
+from longhaul.data.corpus.tokens import placed, tokenize_parts
+from longhaul.data.dataset import SourceTokens
+from longhaul.data.sources import Corpus, file_stem
+from longhaul.data.survey import Progress, SourceSurvey, Survey, nothing_left
+from longhaul.data.tokenize import write_shards
+from longhaul.data.tokenizing import Tokenizer
+
+_FORMAT = 1
+LARGE_BYTES = 256_000_000
+"""Files of a corpus from here on go through parts: below, starting workers costs more than they
+bring, and one process remembers every digest in 100 bytes a document."""
+
+
+def is_large(corpora: Sequence[Corpus]) -> bool:
+    """Whether text is prepared stage by stage rather than in one process."""
+    files = (path for corpus in corpora for path, _ in corpus.reader.files)
+    return sum(path.stat().st_size for path in files) >= LARGE_BYTES
+
+
+class Refinery:
+    """The text sources of one preparation, stage by stage."""
+
+    def __init__(
+        self,
+        corpora: Sequence[Corpus],
+        data: DataSection,
+        home: Path,
+        tokens: Path,
+        resources: Resources,
+        say: Say,
+    ) -> None:
+        """`home` gets a folder a stage; `tokens` is where the tokens of parts go."""
+        self._corpora = corpora
+        self._data = data
+        self._home = home
+        self._tokens = tokens
+        self._resources = resources
+        self._say = say
+        self._sources: list[SourceParts] = []
+        self._survivors = Survivors(None)
+
+    def _read(self) -> None:
+        for corpus in self._corpora:
+            clock = RealClock()
+            began = clock.monotonic()
+            folder = self._home / _named(corpus)
+            source = read_source(corpus, folder, self._data, None, self._resources, self._say)
+            self._sources.append(source)
+            skipped = source.breakage.summary()
+            num_parts = count(len(source.parts), "part")
+            self._say(
+                f"data: {corpus.name}: {_documents(source.parts):,} documents, "
+                f"{short_bytes(_bytes(source.parts))} of text in {num_parts} after "
+                f"{short_seconds(clock.monotonic() - began)}; {skipped or 'nothing broken'}"
+            )
+
+    def survey(self, tokenizer: TokenizerSection) -> Survey:
+        """Read every source into parts; what is left of each, and what to train a tokenizer on.
+        DataError if too much of one is broken, or nothing is left of it.
+        """
+        self._read()
+        parts = [part for source in self._sources for part in source.parts]
+        if self._data.drop_exact_duplicates:
+            self._survivors = drop_copies(parts, self._tokens / "dropped")
+        seen, sample = look_at(
+            parts, self._survivors, self._data.held_out.fraction, tokenizer, self._resources
+        )
+        each = iter(seen)
+        surveys = tuple(
+            _survey_of(source, [next(each) for _ in source.parts]) for source in self._sources
+        )
+        return Survey(surveys, frozenset().union(*(found.characters for found in seen)), sample)
+
+    def tokens(
+        self, number: int, stem: Path, survey: SourceSurvey, tokenizer: Tokenizer
+    ) -> SourceTokens:
+        """Lay the tokens of source `number` into shards beside the tokenizer's file. DataError as
+        from `write_shards`.
+        """
+        source, held_out = self._sources[number], self._data.held_out
+        stems = tokenize_parts(
+            source.name, source.parts, self._tokens / f"{number:02d}",
+            (stem.parent / tokenizer.file_name, tokenizer.end_of_text is not None),
+            self._survivors, self._resources, self._say,
+        )  # fmt: skip
+        progress = Progress(self._say, f"data: writing {source.name}")
+        return write_shards(
+            stem, self._corpora[number], survey, survey.split(held_out),
+            placed(stems, held_out.fraction), self._data, tokenizer, progress,
+        )  # fmt: skip
+
+
+def _named(corpus: Corpus) -> str:
+    """A source's folder: twelve digits of its name stand for all that decides what is read."""
+    settings = corpus.reader.settings
+    decisive = [_FORMAT, corpus.identity, settings.path, settings.text_field]
+    digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+    return f"{file_stem(corpus.name)}-{digest[:12]}"
+
+
+def _survey_of(source: SourceParts, seen: Sequence[Seen]) -> SourceSurvey:
+    num_documents = sum(found.num_documents for found in seen)
+    num_duplicates = _documents(source.parts) - num_documents
+    skipped = source.breakage.summary()
+    if not num_documents:
+        raise nothing_left(source.name, num_duplicates, skipped)
+    num_bytes = sum(found.num_bytes for found in seen)
+    num_held_out = sum(found.num_held_out for found in seen)
+    return SourceSurvey(num_documents, num_bytes, num_held_out, num_duplicates, skipped)
+
+
+def _documents(parts: Sequence[Part]) -> int:
+    return sum(part.num_documents for part in parts)
+
+
+def _bytes(parts: Sequence[Part]) -> Bytes:
+    return sum(part.num_bytes for part in parts)

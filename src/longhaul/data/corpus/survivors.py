@@ -1,0 +1,125 @@
+"""What is left of parts once duplicates are out: counted, and sampled for a tokenizer."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from longhaul.config.data import TokenizerSection
+from longhaul.core.files import write_atomically
+from longhaul.core.units import Bytes
+from longhaul.data.corpus.engine import Resources, run_jobs
+from longhaul.data.corpus.parts import DIGEST_BYTES, Part, part_digests, part_texts
+from longhaul.data.documents import is_held_out
+from longhaul.data.survey import TextSample, sample_pieces
+
+_SLACK = 1.2
+"""Share of text taken beyond what a sample needs on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """Tells which documents of a part are trained on; sent to workers."""
+
+    dropped: Path | None
+    """Folder with the rows that each part loses; None keeps all."""
+
+    def texts(self, part: Part) -> Iterator[tuple[str, str, bytes]]:
+        """Name, text and digest of each, in order."""
+        rows = (
+            set() if self.dropped is None else set(np.load(_rows_of(self.dropped, part)).tolist())
+        )
+        return (found for row, found in enumerate(part_texts(part.path)) if row not in rows)
+
+
+def drop_copies(parts: Sequence[Part], folder: Path) -> Survivors:
+    """Keep the first of the documents with one text; what each part loses goes to `folder`.
+
+    48 bytes of memory a document.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    digests = [part_digests(part.path) for part in parts]
+    whole = np.concatenate([np.zeros((0, DIGEST_BYTES), np.uint8), *digests])
+    is_copy = np.ones(len(whole), bool)
+    is_copy[np.unique(whole.view(f"V{DIGEST_BYTES}").ravel(), return_index=True)[1]] = False
+    begin = 0
+    for part, mine in zip(parts, digests, strict=True):
+        rows = np.flatnonzero(is_copy[begin : begin + len(mine)])
+        write_atomically(_rows_of(folder, part), partial(np.save, arr=rows))
+        begin += len(mine)
+    return Survivors(folder)
+
+
+def _rows_of(folder: Path, part: Part) -> Path:
+    return folder / f"{part.path.parent.name}-{part.path.stem}.npy"
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A job: count a part's survivors, and take pieces of them whose hash is below a bound."""
+
+    part: Part
+    survivors: Survivors
+    held_out: float
+    characters: bool
+    bound: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is in a part."""
+
+    num_documents: int
+    num_bytes: Bytes
+    num_held_out: int
+    characters: frozenset[str]
+    pieces: tuple[str, ...]
+
+
+def _look(job: _Look) -> Seen:
+    num_documents = num_bytes = num_held_out = 0
+    characters: set[str] = set()
+    pieces: list[str] = []
+    for _, text, digest in job.survivors.texts(job.part):
+        num_documents += 1
+        num_bytes += len(text.encode())
+        num_held_out += is_held_out(digest, job.held_out)
+        if job.characters:
+            characters.update(text)
+        if job.bound:
+            pieces += [piece for rank, _, piece in sample_pieces(text) if rank < job.bound]
+    return Seen(num_documents, num_bytes, num_held_out, frozenset(characters), tuple(pieces))
+
+
+def look_at(
+    parts: Sequence[Part],
+    survivors: Survivors,
+    held_out: float,
+    tokenizer: TokenizerSection,
+    resources: Resources,
+) -> tuple[list[Seen], TextSample]:
+    """What is in each part, and the sample that one process would have taken of all of them."""
+    most = int(tokenizer.training_mb * 1e6) if tokenizer.kind == "bpe" else 0
+    sample = TextSample(most)
+    share = _SLACK * most / max(1, sum(part.num_bytes for part in parts))
+    while True:
+        bound = int(min(1.0, share) * (1 << 128))
+        jobs = [
+            _Look(part, survivors, held_out, tokenizer.kind == "characters", bound)
+            for part in parts
+        ]
+        seen = [found for _, found in sorted(run_jobs(_look, jobs, resources), key=_position)]
+        for found in seen:
+            for piece in found.pieces:
+                sample.show(piece)
+        # Filled to the brim: whatever lies beyond the bound would have been dropped.
+        if share >= 1 or not most or sample.has_dropped:
+            return seen, sample
+        share *= 4
+        sample = TextSample(most)
+
+
+def _position(result: tuple[int, Seen]) -> int:
+    return result[0]

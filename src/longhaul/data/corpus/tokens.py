@@ -1,0 +1,119 @@
+"""The last stage over parts: tokens of each part made on all cores, then laid into shards in order.
+
+A part's tokens are a shard with the digests of its texts beside it; what the run reads is what one
+process would have written.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from longhaul.core.output import Say
+from longhaul.core.units import Bytes
+from longhaul.data.corpus.engine import Resources, run_jobs
+from longhaul.data.corpus.parts import DIGEST_BYTES, Part, mark, marked
+from longhaul.data.corpus.progress import CorpusProgress
+from longhaul.data.corpus.survivors import Survivors
+from longhaul.data.dataset import load_tokenizer
+from longhaul.data.documents import Document, is_held_out
+from longhaul.data.shards import Shard, ShardWriter
+from longhaul.data.survey import Kept
+from longhaul.data.tokenize import Placed, tokenized
+from longhaul.data.tokenizing import Tokenizer
+
+_DOCUMENTS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _PartTokens:
+    """A job: tokens of this part, into files whose names begin with `stem`."""
+
+    part: Part
+    stem: Path
+    tokenizer: Path
+    end_of_text: bool
+    survivors: Survivors
+    alone: bool
+    """Whether the worker has the machine for itself."""
+
+
+def tokenize_parts(
+    name: str,
+    parts: Sequence[Part],
+    folder: Path,
+    tokenizer: tuple[Path, bool],
+    survivors: Survivors,
+    resources: Resources,
+    say: Say,
+) -> list[Path]:
+    """Stems of the files that hold the tokens of each part, in order, made unless they are there.
+
+    `tokenizer`: its file, and whether it ends documents.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    alone = min(resources.workers, len(parts)) <= 1 and not resources.ray
+    jobs = [
+        _PartTokens(part, folder / part.path.stem, *tokenizer, survivors, alone) for part in parts
+    ]
+    waiting = [job for job in jobs if marked(job.stem) is None]
+    total = sum(part.num_bytes for part in parts)
+    progress = CorpusProgress(say, f"data: tokenizing {name}", total)
+    progress.begin_at(total - sum(job.part.num_bytes for job in waiting))
+    for position, (documents, num_bytes) in run_jobs(_tokenize_part, waiting, resources):
+        progress.done(waiting[position].part.num_bytes, documents, num_bytes)
+    return [job.stem for job in jobs]
+
+
+def _tokenize_part(job: _PartTokens) -> tuple[int, Bytes]:
+    """Documents and bytes of text whose tokens were written."""
+    if not job.alone:
+        # As many workers as cores each start one thread a core otherwise.
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    tokenizer = _loaded(job.tokenizer, job.end_of_text)
+    writer = ShardWriter(job.stem.parent, job.stem.name, tokenizer.vocab_size, tokenizer.sha256)
+    documents: list[int] = []
+    digests: list[bytes] = []
+    num_empty = empty_bytes = num_bytes = 0
+    for (document, size, digest), tokens in tokenized(_kept(job), tokenizer):
+        writer.add(document.name, tokens, size)
+        num_bytes += size
+        if len(tokens):
+            digests.append(digest)
+        else:
+            num_empty += 1
+            empty_bytes += size
+    documents.append(len(digests))
+    shards = [path.name for path in writer.close()]
+    np.save(job.stem.with_suffix(".npy"), np.frombuffer(b"".join(digests), np.uint8))
+    mark(job.stem, {"shards": shards, "empty": num_empty, "empty_bytes": empty_bytes})
+    return len(digests) + num_empty, num_bytes
+
+
+@lru_cache(maxsize=1)
+def _loaded(path: Path, end_of_text: bool) -> Tokenizer:
+    return load_tokenizer(path, end_of_text)
+
+
+def _kept(job: _PartTokens) -> Iterator[Kept]:
+    for name, text, digest in job.survivors.texts(job.part):
+        yield Document(text, name), len(text.encode()), digest
+
+
+def placed(stems: Sequence[Path], held_out: float) -> Iterator[Placed]:
+    """Documents of parts whose tokens were made, in order, for `write_shards`."""
+    for stem in stems:
+        facts = marked(stem) or {}
+        digests: npt.NDArray[np.uint8] = np.load(stem.with_suffix(".npy"))
+        rows = iter(digests.reshape(-1, DIGEST_BYTES))
+        for shard in facts["shards"]:
+            for name, tokens, size in Shard(stem.parent / shard).documents():
+                yield name, tokens, size, is_held_out(next(rows).tobytes(), held_out)
+        # A text without a token is counted where it would have stood.
+        nothing = np.zeros(0, np.uint16)
+        for number in range(facts["empty"]):
+            yield "", nothing, 0 if number else facts["empty_bytes"], False

@@ -1,0 +1,132 @@
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from longhaul.core.errors import DataError
+from longhaul.data.corpus import parts as parts_module
+from longhaul.data.corpus import reading
+from longhaul.data.corpus.engine import Resources
+from longhaul.data.dataset import MANIFEST
+from longhaul.data.prepare import prepare
+
+ONE, TWO = Resources(1, 4 << 30), Resources(2, 4 << 30)
+WORDS = ("ab", "cd", "efg", "hé", "ij", "klm")
+KINDS = {"bytes": {}, "characters": {}, "bpe": {"vocab_size": 300, "training_mb": 0.01}}
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+
+
+def quiet(_):
+    pass
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Two sources of several files each: long and short texts, copies within and across them."""
+    words = random.Random(7)
+    texts = [" ".join(words.choice(WORDS) for _ in range(words.randrange(400))) for _ in range(250)]
+    texts[100], texts[240] = texts[3], texts[9]
+    for name, begin, end in (("one", 0, 150), ("two", 120, 250)):
+        folder = tmp_path / name
+        folder.mkdir()
+        for number in range(4):
+            mine = texts[begin + number : end : 4]
+            rows = "".join(json.dumps({"text": text}) + "\n" for text in mine)
+            (folder / f"{number}.jsonl").write_text(rows)
+    return [tmp_path / "one", tmp_path / "two"]
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(parts_module, "PART_BYTES", 8_000)
+    monkeypatch.setattr(reading, "_UNIT_BYTES", 20_000)
+
+
+def shards(dataset) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(dataset.folder.glob("*.shard"))}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("by", ["document", "tail"])
+def test_parts_give_the_bytes_of_one_process(tmp_path, corpus, recipe_for, small_parts, kind, by):
+    held_out = {"by": by, "fraction": 0.1}
+    recipe = recipe_for(corpus, kind, KINDS[kind], held_out=held_out)
+    plain = prepare(recipe, tmp_path / "plain", quiet)
+    inparts = prepare(recipe, tmp_path / "parts", quiet, ONE)
+    assert shards(inparts) == shards(plain)
+    assert inparts.identity == plain.identity
+    manifests = [json.loads((d.folder / MANIFEST).read_text()) for d in (plain, inparts)]
+    assert manifests[0]["sources"] == manifests[1]["sources"]
+
+
+def test_workers_leave_no_trace(tmp_path, corpus, recipe_for, monkeypatch):
+    monkeypatch.setattr(reading, "_UNIT_BYTES", 20_000)
+    recipe = recipe_for(corpus, "bpe", KINDS["bpe"])
+    assert shards(prepare(recipe, tmp_path / "home-2", quiet, TWO)) == shards(
+        prepare(recipe, tmp_path / "home-1", quiet, ONE)
+    )
+
+
+def files_made(home: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(home)): path.stat().st_mtime_ns
+        for path in (home / "corpus").rglob("*.parquet")
+    }
+
+
+def test_another_tokenizer_reads_nothing_again(tmp_path, corpus, recipe_for, small_parts):
+    home = tmp_path / "home"
+    prepare(recipe_for(corpus, "bytes"), home, quiet, ONE)
+    before = files_made(home)
+    prepare(recipe_for(corpus, "characters"), home, quiet, ONE)
+    assert before
+    assert files_made(home) == before
+
+
+@pytest.mark.parametrize("survived", [1, 3, 4])
+def test_a_killed_preparation_goes_on_behind_its_last_part(
+    tmp_path, corpus, recipe_for, small_parts, monkeypatch, survived
+):
+    recipe = recipe_for(corpus, "bytes")
+    whole = shards(prepare(recipe, tmp_path / "whole", quiet, ONE))
+    home, written, write = tmp_path / "home", [], parts_module._write
+
+    def dies_in_between(path, *columns):
+        if len(written) == survived:
+            path.with_suffix(".tmp").write_bytes(b"half of a part")
+            raise KeyboardInterrupt
+        written.append(path.name)
+        write(path, *columns)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts_module, "_write", dies_in_between)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(recipe, home, quiet, ONE)
+    before = files_made(home)
+    assert shards(prepare(recipe, home, quiet, ONE)) == whole
+    after = files_made(home)
+    assert len(before) == survived
+    assert before.items() <= after.items()
+
+
+def test_a_damaged_part_is_named(tmp_path, corpus, recipe_for, small_parts):
+    home = tmp_path / "home"
+    prepare(recipe_for(corpus, "bytes"), home, quiet, ONE)
+    part = sorted((home / "corpus").rglob("*.parquet"))[0]
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    with pytest.raises(DataError, match=part.name):
+        prepare(recipe_for(corpus, "characters"), home, quiet, ONE)
+
+
+def test_too_much_broken_is_refused_as_in_one_process(tmp_path, recipe_for):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "fine"}\n{"text": 1}\nnonsense\n')
+    said = []
+    for resources in (None, ONE):
+        with pytest.raises(DataError) as caught:
+            prepare(recipe_for(path), tmp_path / str(resources), quiet, resources)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
