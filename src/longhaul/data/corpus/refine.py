@@ -97,12 +97,12 @@ class Refinery:
         from `write_shards`.
         """
         source, held_out = self._sources[number], self._data.held_out
+        progress = Progress(self._say, f"data: writing {source.name}")
         stems = tokenize_parts(
             source.name, source.parts, self._tokens / f"{number:02d}",
             (stem.parent / tokenizer.file_name, tokenizer.end_of_text is not None),
             self._survivors, self._resources, self._say,
         )  # fmt: skip
-        progress = Progress(self._say, f"data: writing {source.name}")
         return write_shards(
             stem, self._corpora[number], survey, survey.split(held_out),
             placed(stems, held_out.fraction), self._data, tokenizer, progress,
