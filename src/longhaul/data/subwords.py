@@ -1,7 +1,8 @@
 """Tokenizers of the `tokenizers` library: a BPE vocabulary trained here, or anybody's files.
 
-The only file that imports that library. GPT-2's pair of files (`vocab.bpe` and `encoder.json`, or
-`merges.txt` and `vocab.json`; `encoder.py` of GPT-2) becomes the same BPE as a `tokenizer.json`.
+The only file that imports that library. Text beyond the first few MB of a byte-level BPE goes
+through `fast_bpe.py`, with the same result. GPT-2's pair of files (`vocab.bpe` and `encoder.json`,
+or `merges.txt` and `vocab.json`; `encoder.py` of GPT-2) becomes the same BPE as a `tokenizer.json`.
 """
 
 import json
@@ -15,6 +16,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from longhaul.core.errors import DataError
 from longhaul.data.documents import batched, cut_text
+from longhaul.data.fast_bpe import FastBPE, fast_bpe
 from longhaul.data.tokenizing import (
     END_OF_TEXT,
     ENDS_OF_TEXT,
@@ -107,6 +109,9 @@ class SubwordTokenizer(Tokenizer):
                 "give the tokenizer.json of a Hugging Face tokenizer",
             ) from None
         self._content = content
+        self._encoded = 0
+        self._fast: FastBPE | None = None
+        self._tried_fast = False
         named = [token for token in ENDS_OF_TEXT if self._inner.token_to_id(token) is not None]
         self.end_of_text = self._inner.token_to_id(named[0]) if named and end_of_text else None
         # Some files keep the settings of a batch they were once used for.
@@ -123,10 +128,31 @@ class SubwordTokenizer(Tokenizer):
         pieces = [(n, p) for n, text in enumerate(texts) for p in cut_text(text, _PIECE_CHARACTERS)]
         encoded: list[list[TokenArray]] = [[] for _ in texts]
         for batch in batched(pieces, lambda piece: len(piece[1]), _BATCH_CHARACTERS):
-            found = self._inner.encode_batch_fast([p for _, p in batch], add_special_tokens=False)
-            for (number, _), encoding in zip(batch, found, strict=True):
-                encoded[number].append(np.array(encoding.ids, np.uint32))
+            found = self._encoded_pieces([piece for _, piece in batch])
+            for (number, _), tokens in zip(batch, found, strict=True):
+                encoded[number].append(tokens)
         return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in encoded]
+
+    def _encoded_pieces(self, pieces: list[str]) -> list[TokenArray]:
+        if self._fast is not None:
+            # What it gives up on is rare, and left to the library.
+            found = self._fast.encode_batch(pieces)
+            return [
+                self._by_library([piece])[0] if tokens is None else tokens
+                for piece, tokens in zip(pieces, found, strict=True)
+            ]
+        tokens = self._by_library(pieces)
+        self._encoded += sum(map(len, pieces))
+        if self._encoded >= _BATCH_CHARACTERS and not self._tried_fast:
+            self._tried_fast = True
+            self._fast = fast_bpe(self._content)
+            if self._fast is not None and not _agree(self._fast.encode_batch(pieces), tokens):
+                self._fast = None
+        return tokens
+
+    def _by_library(self, pieces: list[str]) -> list[TokenArray]:
+        found = self._inner.encode_batch_fast(pieces, add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint32) for encoding in found]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token numbers (see `Tokenizer`)."""
@@ -154,6 +180,12 @@ class SubwordTokenizer(Tokenizer):
     def content(self) -> bytes:
         """The `tokenizer.json`, byte for byte as it was given."""
         return self._content
+
+
+def _agree(fast: list[TokenArray | None], tokens: list[TokenArray]) -> bool:
+    return all(
+        one is None or np.array_equal(one, other) for one, other in zip(fast, tokens, strict=True)
+    )
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, end_of_text: bool) -> SubwordTokenizer:

@@ -135,10 +135,10 @@ class ByteTokenizer(Tokenizer):
     def content(self) -> bytes:
         """The `tokenizer.json`."""
         splitter = byte_level(use_regex=False)
-        return _table_json(_byte_symbols(), self.vocab_size > 256, splitter, splitter)
+        return _table_json(byte_symbols(), self.vocab_size > 256, splitter, splitter)
 
 
-def _byte_symbols() -> str:
+def byte_symbols() -> str:
     """The printable character that stands for each byte in byte-level vocabularies (GPT-2)."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [byte for byte in range(256) if byte not in printable]
