@@ -19,6 +19,9 @@ _GPT2_SPLIT = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # as ByteLevel's
 )
 
+_RUN = 900_000
+"""Texts come in pieces of 1,048,576 characters: a run of a million covers the middle of one."""
+
 Ranks = dict[bytes, int]
 
 
@@ -33,7 +36,11 @@ class FastBPE:
         )
 
     def encode(self, text: str) -> TokenArray | None:
-        """Token numbers; None where tiktoken gives up, as on a million spaces in a row."""
+        """Token numbers; None where tiktoken gives up: its expressions remember no more than a
+        million characters of white space in a row.
+        """
+        if text[_RUN // 8 : _RUN].isspace() and len(text) > _RUN:
+            return None
         try:
             return np.array(self._encoding.encode_ordinary(text), np.uint32)
         except ValueError:
