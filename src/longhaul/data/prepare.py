@@ -30,7 +30,7 @@ from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceToken
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey, take_survey
-from longhaul.data.tokenize import write_text, write_tokens
+from longhaul.data.tokenize import TokenSurvey, survey_tokens, write_text, write_tokens
 from longhaul.data.tokenizer_files import PICKLE_ADVICE, TokenizerFiles, find_tokenizer, load_given
 from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTokenizer, Tokenizer
 
@@ -93,7 +93,7 @@ def _folder_name(
     recipe: Recipe, corpora: tuple[Corpus, ...], tokenizer: TokenizerFiles | None
 ) -> str:
     """Ends in twelve digits that stand for everything that decides the prepared bytes."""
-    decisive = {
+    decisive: dict[str, Any] = {
         "formats": [DATASET_FORMAT, SHARD_VERSION],
         # Stages decide what is read when, and nothing that is prepared.
         "data": recipe.data.model_dump(mode="json", exclude={"stages"}),
@@ -101,6 +101,8 @@ def _folder_name(
         "tokenizer_file": [sha256_of(p) for p in tokenizer] if tokenizer else None,
         "corpora": [corpus.identity for corpus in corpora],
     }
+    if any(corpus.token_files for corpus in corpora) and recipe.tokenizer.kind != "numbers":
+        decisive["tokens_held_out_by"] = "text"  # before, they were by the tokens themselves
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return f"{file_stem(corpora[0].name)}-{digest[:12]}"
 
@@ -150,34 +152,52 @@ def _fill(
     say: Say,
 ) -> None:
     """Both passes, and the manifest last."""
+    given_tokens = _survey_tokens(recipe, corpora, given, say)
+    # Tokens are copied as they are: of a document that comes as text as well, the text is dropped.
+    known = frozenset[bytes]().union(*(item.digests for item in given_tokens.values()))
+    apart = frozenset[bytes]().union(*(item.for_validation for item in given_tokens.values()))
     survey = take_survey(
         tuple(corpus for corpus in corpora if not corpus.token_files),
-        recipe.data, recipe.tokenizer, say,
+        recipe.data, recipe.tokenizer, say, known,
     )  # fmt: skip
     tokenizer = _make_tokenizer(recipe.tokenizer, survey, given, say)
     write_bytes(folder / tokenizer.file_name, tokenizer.content())
-    seen: set[bytes] | None = set() if recipe.data.drop_exact_duplicates else None
+    seen = set(known) if recipe.data.drop_exact_duplicates else None
     surveyed = iter(survey.sources)
     made: list[tuple[SourceSurvey, SourceTokens]] = []
     for number, corpus in enumerate(corpora):
         stem = folder / f"{number:02d}-{file_stem(corpus.name)}"
         if corpus.token_files:
-            made.append(write_tokens(stem, corpus, recipe.data, tokenizer, say))
+            tokens = given_tokens[number]
+            source = write_tokens(stem, corpus, tokens, apart, recipe.data, tokenizer, say)
+            made.append((tokens.survey, source))
             continue
         found = next(surveyed)
-        source = write_text(stem, corpus, found, seen, recipe.data, tokenizer, say)
+        also_tokens = apart if given_tokens else None
+        source = write_text(stem, corpus, found, seen, recipe.data, tokenizer, say, also_tokens)
         made.append((found, source))
     write_json(folder / MANIFEST, _manifest(folder, recipe, tokenizer, made))
 
 
+def _survey_tokens(
+    recipe: Recipe, corpora: tuple[Corpus, ...], given: TokenizerFiles | None, say: Say
+) -> dict[int, TokenSurvey]:
+    """What the sources of tokens hold, by number of the source; none is made from the others."""
+    numbers = [number for number, corpus in enumerate(corpora) if corpus.token_files]
+    if not numbers:
+        return {}
+    tokenizer = _make_tokenizer(recipe.tokenizer, None, given, lambda _: None)
+    return {n: survey_tokens(corpora[n], recipe.data, tokenizer, say) for n in numbers}
+
+
 def _make_tokenizer(
-    settings: TokenizerSection, survey: Survey, given: TokenizerFiles | None, say: Say
+    settings: TokenizerSection, survey: Survey | None, given: TokenizerFiles | None, say: Say
 ) -> Tokenizer:
     if given is not None:
         tokenizer = load_given(given, settings.end_of_text)
         say(f"tokenizer: {tokenizer.vocab_size:,} tokens from {given[0]}")
         return tokenizer
-    if settings.kind == "characters":
+    if settings.kind == "characters" and survey is not None:
         characters = CharacterTokenizer(survey.characters, settings.end_of_text)
         say(f"tokenizer: {characters.vocab_size:,} characters")
         return characters
@@ -187,6 +207,7 @@ def _make_tokenizer(
         return ByteTokenizer(settings.end_of_text)
     from longhaul.data.subwords import train_bpe
 
+    assert survey is not None, "no tokenizer is made from tokens"
     clock = RealClock()
     began = clock.monotonic()
     wanted = settings.vocab_size or _DEFAULT_VOCAB

@@ -130,10 +130,16 @@ def kept_documents(corpus: Corpus, breakage: Breakage, seen: set[bytes] | None) 
 
 
 def take_survey(
-    corpora: tuple[Corpus, ...], data: DataSection, tokenizer: TokenizerSection, say: Say
+    corpora: tuple[Corpus, ...],
+    data: DataSection,
+    tokenizer: TokenizerSection,
+    say: Say,
+    known: frozenset[bytes] = frozenset(),
 ) -> Survey:
-    """Read every source once. DataError if too much of one is broken, or nothing is readable."""
-    seen: set[bytes] | None = set() if data.drop_exact_duplicates else None
+    """Read every source once; `known` are digests of documents that the data has in other form.
+    DataError if too much of one is broken, or nothing is readable.
+    """
+    seen = set(known) if data.drop_exact_duplicates else None
     characters: set[str] = set()
     sample = TextSample(int(tokenizer.training_mb * 1e6))
     surveys = []
@@ -156,7 +162,7 @@ def take_survey(
         if not num_documents:
             reason = skipped or "no document in it"
             if num_dropped:
-                reason = f"all {num_dropped:,} documents also occur in the sources before it"
+                reason = f"all {num_dropped:,} documents also occur in other sources"
             raise DataError(
                 f"{corpus.name}: nothing to train on ({reason})", "give it text, or leave it out"
             )

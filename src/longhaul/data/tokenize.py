@@ -6,6 +6,7 @@ Megatron index; elsewhere each end-of-text token ends one, but for llm.c's at th
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -142,8 +143,13 @@ def write_text(
     data: DataSection,
     tokenizer: Tokenizer,
     say: Say,
+    for_validation: frozenset[bytes] | None = None,
 ) -> SourceTokens:
-    """Tokenize a source of text; all share `seen`. DataError as from `write_shards`."""
+    """Tokenize a source of text; all share `seen`. DataError as from `write_shards`.
+
+    With `for_validation`, as of `write_tokens`, other sources are tokens: the side of a document is
+    then that of the text which its tokens stand for, as some tokenizers do not give it all back.
+    """
     progress = Progress(say, f"data: tokenizing {corpus.name}")
     # Everything broken was judged by the survey; here it is only passed over again.
     kept = kept_documents(corpus, Breakage(corpus.name, 1.0), seen)
@@ -152,7 +158,10 @@ def write_text(
         num_bytes = 0
         for number, (each, tokens) in enumerate(_tokenized(kept, tokenizer), 1):
             document, size, digest = each
-            yield document.name, tokens, size, is_held_out(digest, data.held_out.fraction)
+            if for_validation is not None:
+                digest = _digest(tokens, tokenizer)
+            apart = digest in (for_validation or ()) or is_held_out(digest, data.held_out.fraction)
+            yield document.name, tokens, size, apart
             num_bytes += size
             progress.at(number, num_bytes)
 
@@ -177,50 +186,79 @@ def _tokenized(
 _VALIDATION = re.compile(r"(^|[^a-z])(val|valid|validation)([^a-z]|$)")
 
 
+@dataclass(frozen=True, slots=True)
+class TokenSurvey:
+    """One source of tokens, read through once."""
+
+    survey: SourceSurvey
+    digests: frozenset[bytes]
+    """Of its documents' text; of their numbers where the tokenizer knows no text."""
+    for_validation: frozenset[bytes]
+    """Of those in files for validation, if the recipe leaves it to them and some are not."""
+
+
 def write_tokens(
-    stem: Path, corpus: Corpus, data: DataSection, tokenizer: Tokenizer, say: Say
-) -> tuple[SourceSurvey, SourceTokens]:
-    """Copy one source of tokens into shards; the files are read twice, the first time to check.
-    DataError if they are not what they should be, or as from `write_shards`.
-    """
-    progress = Progress(say, f"data: copying {corpus.name}")
-    table = tokenizer.token_bytes()
-    survey, given = _survey(corpus, data, tokenizer, table, progress)
-    split = "file" if given and data.held_out.by == "auto" else survey.split(data.held_out)
-
-    def documents() -> Iterator[Placed]:
-        for name, tokens, is_given in _token_documents(corpus, tokenizer):
-            held_out = is_given if split == "file" else _by_content(tokens, data.held_out.fraction)
-            yield name, tokens, _text_size(table, tokens), held_out
-
-    source = write_shards(stem, corpus, survey, split, documents(), data, tokenizer, progress)
-    return survey, source
-
-
-def _survey(
+    stem: Path,
     corpus: Corpus,
+    surveyed: TokenSurvey,
+    for_validation: frozenset[bytes],
     data: DataSection,
     tokenizer: Tokenizer,
-    table: npt.NDArray[np.int64] | None,
-    progress: Progress,
-) -> tuple[SourceSurvey, bool]:
+    say: Say,
+) -> SourceTokens:
+    """Copy one source of tokens into shards; `for_validation` is that of all sources. DataError as
+    from `write_shards`.
+    """
+    progress = Progress(say, f"data: copying {corpus.name}")
+    table, fraction = tokenizer.token_bytes(), data.held_out.fraction
+    by_file = bool(surveyed.for_validation)
+    split = "file" if by_file else surveyed.survey.split(data.held_out)
+
+    def documents() -> Iterator[Placed]:
+        for name, tokens, _ in _token_documents(corpus, tokenizer):
+            digest = _digest(tokens, tokenizer)
+            apart = digest in for_validation or (not by_file and is_held_out(digest, fraction))
+            yield name, tokens, _text_size(table, tokens), apart
+
+    return write_shards(
+        stem, corpus, surveyed.survey, split, documents(), data, tokenizer, progress
+    )
+
+
+def survey_tokens(corpus: Corpus, data: DataSection, tokenizer: Tokenizer, say: Say) -> TokenSurvey:
+    """Read one source of tokens, and check it: DataError if they are not what they should be."""
+    progress = Progress(say, f"data: reading {corpus.name}")
+    table = tokenizer.token_bytes()
     num_documents = num_bytes = num_held_out = num_given = num_tokens = 0
+    digests, given = set(), set()
     for _, tokens, is_given in _token_documents(corpus, tokenizer):
+        digest = _digest(tokens, tokenizer)
+        digests.add(digest)
         num_documents += 1
         num_tokens += len(tokens)
         num_bytes += _text_size(table, tokens)
-        num_held_out += _by_content(tokens, data.held_out.fraction)
+        num_held_out += is_held_out(digest, data.held_out.fraction)
         num_given += is_given
+        if is_given:
+            given.add(digest)
         progress.at(num_documents, num_tokens * 2)
     if not num_tokens:
         raise DataError(f"{corpus.name}: no token in it", "give it tokens, or leave it out")
     survey = SourceSurvey(num_documents, num_bytes, num_held_out, 0, "")
-    return survey, 0 < num_given < num_documents
+    by_file = data.held_out.by == "auto" and 0 < num_given < num_documents
+    return TokenSurvey(survey, frozenset(digests), frozenset(given if by_file else ()))
 
 
-def _by_content(tokens: TokenArray, fraction: float) -> bool:
-    # By 32-bit numbers, so that a file's type of tokens does not count.
-    return is_held_out(text_digest(tokens.astype("<u4").tobytes()), fraction)
+def _digest(tokens: TokenArray, tokenizer: Tokenizer) -> bytes:
+    """Hash of the text that a document's tokens stand for, as of the same document in a source of
+    text: it lies on one side of the split in whatever form it comes. Where a tokenizer knows no
+    text, of the tokens as 32-bit numbers, so that a file's type of tokens does not count.
+    """
+    if not tokenizer.knows_text:
+        return text_digest(tokens.astype("<u4").tobytes())
+    if tokenizer.end_of_text is not None:
+        tokens = tokens[tokens != tokenizer.end_of_text]
+    return text_digest(tokenizer.decode(tokens.tolist()).encode(errors="surrogatepass"))
 
 
 def _text_size(table: npt.NDArray[np.int64] | None, tokens: TokenArray) -> int:
