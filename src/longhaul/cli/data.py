@@ -119,10 +119,17 @@ def prepare(
 ) -> None:
     """Read, split and tokenize a recipe's text, without training."""
     from longhaul.config.load import load_recipe
+    from longhaul.data.forecast import forecast
+    from longhaul.data.mixture import plan_of
     from longhaul.data.prepare import prepare as prepare_text
 
-    dataset = prepare_text(load_recipe(recipe, overrides or (), data).recipe, prepared_dir, print)
+    asked = load_recipe(recipe, overrides or (), data).recipe
+    dataset = prepare_text(asked, prepared_dir, print)
     print(f"{dataset.summary()}\nprepared in {dataset.folder}")
+    for line in forecast(
+        plan_of(dataset, asked.data, asked.block_length(), asked.order.cycle), asked
+    ):
+        print(line)
 
 
 @app.command()

@@ -15,8 +15,10 @@ class SourceSection(Section):
     path: str = fixed(min_length=1)
     """A file, a folder, `https://…`, `hf://…`, `s3://…`, or one of the built-in sources
     `python-stdlib`, `python-packages`, `synthetic`."""
-    weight: float = fixed(1.0, gt=0)
+    weight: float = changed_at_start(1.0, gt=0)
     """Share of training tokens relative to the other sources' weights."""
+    max_epochs: float | None = changed_at_start(None, gt=0)
+    """Most times that the source is read; from there on its share goes to the others."""
     text_field: str = fixed("text")
     """Field that holds the text in JSON lines and Parquet."""
     format: Literal["auto", "nanogpt", "llm.c", "megatron"] = fixed("auto")
@@ -52,9 +54,14 @@ class MixtureStage(Section):
 class DataSection(Section):
     """The corpus."""
 
-    sources: tuple[SourceSection, ...] = fixed(min_length=1)
-    """One or more sources, mixed by weight."""
-    stages: tuple[MixtureStage, ...] = fixed(())
+    sources: tuple[SourceSection, ...] = changed_at_start(min_length=1)
+    """One or more sources, mixed by weight. At a start a run may get others beside those it has, or
+    lose some; what one consists of stays."""
+    temperature: float | None = changed_at_start(None, gt=0)
+    """Multiplies each weight by the source's tokens to the power of 1/temperature: at 1 equal
+    weights give shares by size, and the higher it is, the more of small sources is read (arXiv
+    1907.05019). When absent, weights alone decide."""
+    stages: tuple[MixtureStage, ...] = changed_at_start(())
     """Changes of the mixture. Each source goes on where the stage before left it."""
     drop_exact_duplicates: bool = fixed(True)
     """Keep one of several documents with the same text; not among tokens made elsewhere."""

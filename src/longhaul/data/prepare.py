@@ -37,13 +37,16 @@ from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTo
 _DEFAULT_VOCAB = 8192
 _UNFINISHED = ".preparing"
 _ABANDONED_S = 24 * 3600.0
+_NOT_PREPARED: dict[str, Any] = {"temperature": True, "sources": {"__all__": {"max_epochs"}}}
+"""As stages of the mixture, these decide what is read when, and nothing that is prepared."""
 
 
-def prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
+def prepare(recipe: Recipe, home: Path, say: Say, tokenizer: Path | None = None) -> Dataset:
     """Prepare the recipe's data in a folder below `home`, or reuse it if it is there.
 
     Its `data` and `tokenizer` sections count, and for `synthetic` its seed. `home` holds prepared
-    folders and `downloads`, and is made if absent.
+    folders and `downloads`, and is made if absent. `tokenizer`: the file of one that a run has
+    already, and that no other is made for.
 
     Raises:
         DataError: a source is missing, broken beyond the limit, or too small to split.
@@ -54,6 +57,7 @@ def prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
     began = clock.monotonic()
     try:
         corpora, given = _given(recipe, home / "downloads", say)
+        given = given if tokenizer is None else (tokenizer,)
         _check_kinds(recipe.tokenizer, corpora)
         folder = home / _folder_name(recipe, corpora, given)
         if (found := _reusable(folder, say)) is not None:
@@ -95,8 +99,7 @@ def _folder_name(
     """Ends in twelve digits that stand for everything that decides the prepared bytes."""
     decisive: dict[str, Any] = {
         "formats": [DATASET_FORMAT, SHARD_VERSION],
-        # Stages decide what is read when, and nothing that is prepared.
-        "data": recipe.data.model_dump(mode="json", exclude={"stages"}),
+        "data": recipe.data.model_dump(mode="json", exclude={"stages": True, **_NOT_PREPARED}),
         "tokenizer": recipe.tokenizer.model_dump(mode="json"),
         "tokenizer_file": [sha256_of(p) for p in tokenizer] if tokenizer else None,
         "corpora": [corpus.identity for corpus in corpora],
@@ -234,7 +237,7 @@ def _manifest(
         "format": DATASET_FORMAT,
         "prepared": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         "recipe": {
-            "data": recipe.data.model_dump(mode="json"),
+            "data": recipe.data.model_dump(mode="json", exclude=_NOT_PREPARED),
             "tokenizer": recipe.tokenizer.model_dump(mode="json"),
         },
         "tokenizer": {
