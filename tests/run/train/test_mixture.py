@@ -20,8 +20,9 @@ from longhaul.run.diagnose.saved_batch import documents_at
 from longhaul.run.train.launch import Start, start
 
 TINY = (
-    'data.held_out={by="tail", fraction=0.05}', "model.width=16", "model.layers=1", "model.context=32",
-    "model.dropout=0", "batch.sequence_length=32", "batch.sequences=4", "batch.stages=[]",
+    'data.held_out={by="tail", fraction=0.05}', "model.width=16", "model.layers=1",
+    "model.context=32", "data.drop_exact_duplicates=true", "model.dropout=0",
+    "batch.sequence_length=32", "batch.sequences=4", "batch.stages=[]",
     "batch.micro_sequences=4", "evaluation.tokens=256", "evaluation.interval_steps=0",
     "checkpoint.interval_steps=5", "optim.schedule.warmup_steps=2",
     "optim.schedule.shape=constant", "monitor.gauge_interval_steps=0",
