@@ -51,6 +51,19 @@ class MixtureStage(Section):
     """Weight by name of source; 0 leaves it out, and who is not named keeps its own."""
 
 
+class ContaminationSection(Section):
+    """Documents to train on that hold what the model is judged by (`docs/data.md`)."""
+
+    action: Literal["off", "report", "remove"] = fixed("off")
+    """Look for them and count them, or leave them out as well."""
+    evaluation_sets: tuple[str, ...] = fixed(())
+    """Files, folders or addresses of text, as in `data.sources.path`: beside what is held out by
+    document, which always counts."""
+    max_share: float = fixed(0.2, ge=0, lt=1)
+    """Most of one evaluation document, in runs of 13 words, that a document may hold; with 0 not
+    one of its runs (GPT-3's rule)."""
+
+
 class DataSection(Section):
     """The corpus."""
 
@@ -69,6 +82,8 @@ class DataSection(Section):
     """Share of lines or files that may be broken before preparation stops with exit 3."""
     held_out: HeldOutSection = Field(default_factory=HeldOutSection)
     """The validation split."""
+    contamination: ContaminationSection = Field(default_factory=ContaminationSection)
+    """Training documents that hold text of it, or of other evaluation sets."""
 
     def stage_at(self, draw: int) -> int:
         """How many stages have begun at a draw; 0 while the sources' own weights hold."""

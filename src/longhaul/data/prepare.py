@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from longhaul.config.data import TokenizerSection
+from longhaul.config.data import DataSection, TokenizerSection
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
@@ -99,7 +99,7 @@ def _folder_name(
     """Ends in twelve digits that stand for everything that decides the prepared bytes."""
     decisive: dict[str, Any] = {
         "formats": [DATASET_FORMAT, SHARD_VERSION],
-        "data": recipe.data.model_dump(mode="json", exclude={"stages": True, **_NOT_PREPARED}),
+        "data": _decisive(recipe.data),
         "tokenizer": recipe.tokenizer.model_dump(mode="json"),
         "tokenizer_file": [sha256_of(p) for p in tokenizer] if tokenizer else None,
         "corpora": [corpus.identity for corpus in corpora],
@@ -108,6 +108,16 @@ def _folder_name(
         decisive["tokens_held_out_by"] = "text"  # before, they were by the tokens themselves
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return f"{file_stem(corpora[0].name)}-{digest[:12]}"
+
+
+def _decisive(data: DataSection) -> dict[str, Any]:
+    """Settings of what is prepared; later ones only where they are used, so that a folder keeps the
+    name that it had before there were any.
+    """
+    found = data.model_dump(mode="json", exclude={"stages": True, **_NOT_PREPARED})
+    if data.contamination.action == "off":
+        del found["contamination"]
+    return found
 
 
 def _check_kinds(settings: TokenizerSection, corpora: tuple[Corpus, ...]) -> None:
