@@ -74,9 +74,11 @@ def read(
     rounds: int,
 ) -> list[Bar]:
     """Rows of one shape."""
+    from longhaul.config.load import load_recipe
     from longhaul.data.batches import BatchReader, BatchRequest
 
-    reader = BatchReader(dataset, 1337, length, 4096, ())
+    lengths = [f"model.context={length}", f"batch.sequence_length={length}"]
+    reader = BatchReader(dataset, load_recipe("gpt2-124m", lengths).recipe)
     generator, draw, in_batch = np.random.default_rng(1), 0, sequences * length
     windows = np.lib.stride_tricks.sliding_window_view(numbers, length + 1)
 

@@ -104,9 +104,7 @@ def make_trainer(run: Run, home: Path) -> tuple[Trainer, BatchReader]:
         lambda module, _: None if module.training else clock.advance(_EVALUATION_S)
     )
     scale = LossScale(recipe.optim.loss_scale, device) if run.half_shift is not None else None
-    batches = BatchReader(
-        dataset, recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
-    )
+    batches = BatchReader(dataset, recipe)
     optimizer = build_optimizer(model, recipe.optim)
     parts = Parts(
         step=DisturbedStep(

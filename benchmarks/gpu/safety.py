@@ -171,9 +171,7 @@ class Turns:
 def _reader(recipe: "Recipe", dataset: "Dataset") -> "BatchReader":
     from longhaul.data.batches import BatchReader
 
-    return BatchReader(
-        dataset, recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
-    )
+    return BatchReader(dataset, recipe)
 
 
 def _parts(setting: Setting, recipe: "Recipe", dataset: "Dataset") -> "Parts":

@@ -36,7 +36,8 @@ def test_every_setting_says_when_it_may_change() -> None:
     assert change_of("optim.lr") == "live"
     assert change_of("machine.threads") == "restart"
     assert change_of("model.width") == "never"
-    assert change_of("data.sources") == "never"
+    assert change_of("tokenizer.kind") == "never"
+    assert change_of("data.sources") == "restart"
     assert change_of("optim") is None
     assert change_of("optim.lrr") is None
 

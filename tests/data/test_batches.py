@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 import torch
 
 from longhaul.config.data import MixtureStage
+from longhaul.config.recipe import Recipe
 from longhaul.data.batches import IGNORED, BatchReader, BatchRequest, evaluation_batches
 
 BLOCK = 16
@@ -42,9 +43,19 @@ class Corpus:
 CORPUS = Corpus((Source("a", 2.0, Line(500)), Source("b", 1.0, Line(3000, 10_000))))
 
 
+def recipe(**data) -> Recipe:
+    """One whose sources are those of a `Corpus` by their names, which keep their own weights."""
+    return Recipe.model_validate({
+        "name": "test", "seed": 3, "order": {"cycle": 12},
+        "data": {"sources": ({"path": "elsewhere"},)} | data,
+        "model": {"layers": 1, "heads": 1, "width": 8, "context": BLOCK},
+        "batch": {"sequences": 1}, "optim": {"lr": 0.1}, "train": {"steps": 1},
+    })  # fmt: skip
+
+
 @pytest.fixture
 def reader():
-    made = BatchReader(CORPUS, seed=3, block_length=BLOCK, cycle=12, stages=())
+    made = BatchReader(CORPUS, recipe())
     yield made
     made.close()
 
@@ -69,7 +80,7 @@ def test_targets_are_the_tokens_that_follow(reader: BatchReader) -> None:
 def test_shorter_sequences_subdivide_the_very_blocks_of_longer_ones(
     draw: int, sequences: int, length: int
 ) -> None:
-    reader = BatchReader(CORPUS, seed=3, block_length=BLOCK, cycle=12, stages=())
+    reader = BatchReader(CORPUS, recipe())
     parts = BLOCK // length
     short = reader.read(request(draw, sequences * parts, length))
     long = reader.read(request(draw, sequences, BLOCK))
@@ -84,7 +95,7 @@ def test_shorter_sequences_subdivide_the_very_blocks_of_longer_ones(
 def test_an_epoch_is_every_block_whose_last_target_exists(num_tokens: int, blocks: int) -> None:
     """A block needs one token more than it has: where tokens divide exactly, the last has none."""
     corpus = Corpus((Source("a", 1.0, Line(num_tokens)),))
-    reader = BatchReader(corpus, seed=3, block_length=BLOCK, cycle=12, stages=())
+    reader = BatchReader(corpus, recipe())
     epoch = reader.read(request(sequences=blocks))
     assert sorted(epoch.tokens_BT[:, 0].tolist()) == [BLOCK * block for block in range(blocks)]
     slots = reader.slots(request(draw=blocks, sequences=blocks))
@@ -167,8 +178,8 @@ def test_a_part_of_a_split_is_spread_over_it_and_within_its_bound(
 
 def test_a_stage_of_the_mixture_changes_what_is_read_from_its_draw_on() -> None:
     stages = (MixtureStage(from_draw=24, weights={"a": 0.0}),)
-    plain = BatchReader(CORPUS, seed=3, block_length=BLOCK, cycle=12, stages=())
-    staged = BatchReader(CORPUS, seed=3, block_length=BLOCK, cycle=12, stages=stages)
+    plain = BatchReader(CORPUS, recipe())
+    staged = BatchReader(CORPUS, recipe(stages=stages))
     before, after = request(12, 12), request(24, 12)
     assert staged.slots(before).tolist() == plain.slots(before).tolist()
     assert {source for source, _, _ in staged.slots(after).tolist()} == {1}
@@ -181,8 +192,7 @@ def test_a_stage_of_the_mixture_changes_what_is_read_from_its_draw_on() -> None:
 
 
 def shared_out(size: int) -> list[BatchReader]:
-    kwargs = {"seed": 3, "block_length": BLOCK, "cycle": 12, "stages": ()}
-    return [BatchReader(CORPUS, **kwargs, rank=rank, size=size) for rank in range(size)]
+    return [BatchReader(CORPUS, recipe(), rank=rank, size=size) for rank in range(size)]
 
 
 @settings(max_examples=25, deadline=None)
@@ -235,7 +245,7 @@ def test_a_rank_reads_its_own_share_alone() -> None:
             return super().gather(begins, length)
 
     corpus = Corpus((Source("a", 1.0, Counted(3000)),))
-    reader = BatchReader(corpus, 3, BLOCK, 12, (), rank=1, size=4)
+    reader = BatchReader(corpus, recipe(), rank=1, size=4)
     reader.read(request(sequences=12))
     reader.close()
     assert Counted.rows == 3

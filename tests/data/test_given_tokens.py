@@ -196,3 +196,52 @@ def test_a_folder_of_bin_files_asks_for_its_format(tmp_path, prepared):
     with pytest.raises(DataError, match="unknown format") as caught:
         prepared(folder / "train.bin")
     assert '"nanogpt"' in caught.value.remedy
+
+
+def sides_of(dataset) -> tuple[set[bytes], set[bytes]]:
+    """Documents to train on and held out, over all sources, without their end-of-text."""
+
+    def all_of(side):
+        streams = [getattr(source, side) for source in dataset.sources]
+        return {bytes(t[t != 256].astype("u1")) for s in streams for _, t, _ in documents_of(s)}
+
+    return all_of("train"), all_of("held_out")
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_document_as_text_and_as_tokens_lies_on_one_side_of_the_split(
+    tmp_path, prepared, dropped
+):
+    documents = [f"document {n} {'x' * (n % 7)}" for n in range(400)]
+    text = tmp_path / "text.jsonl"
+    text.write_text("".join(json.dumps({"text": d}) + "\n" for d in [*documents, "text alone"]))
+    tokens = [token for d in documents[:300] for token in [*d.encode(), 256]]
+    (tmp_path / "tokens.bin").write_bytes(llm_c(tokens))
+    dataset = prepared(
+        [text, tmp_path / "tokens.bin"], "bytes", drop_exact_duplicates=dropped,
+        held_out={"fraction": 0.1, "by": "document"},
+    )  # fmt: skip
+    train, held_out = sides_of(dataset)
+    assert train | held_out == {d.encode() for d in [*documents, "text alone"]}
+    assert len(held_out) > 20
+    assert not train & held_out
+    manifest = json.loads((dataset.folder / "dataset.json").read_bytes())
+    counts = [(s["documents"], s["duplicates_dropped"]) for s in manifest["sources"]]
+    # Tokens are copied as they are, so that the text is what is left out.
+    assert counts == ([(101, 300), (300, 0)] if dropped else [(401, 0), (300, 0)])
+
+
+def test_what_a_file_for_validation_holds_is_held_out_of_every_source(tmp_path, prepared):
+    documents = [f"document {n}" for n in range(300)]
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, files in ((first, {"train": documents[:100], "val": documents[100:110]}),
+                          (second, {"all": documents})):  # fmt: skip
+        folder.mkdir()
+        for name, held in files.items():
+            tokens = [token for d in held for token in [*d.encode(), 256]]
+            (folder / f"{name}.bin").write_bytes(llm_c(tokens))
+    dataset = prepared([first, second], "bytes", source={"format": "llm.c"})
+    train, held_out = sides_of(dataset)
+    assert {d.encode() for d in documents[100:110]} <= held_out
+    assert not {d.encode() for d in documents[100:110]} & train
+    assert [source.split for source in dataset.sources] == ["file", "document"]

@@ -131,10 +131,7 @@ def run(case: Case, place: Place, control: Any, dataset: Dataset) -> dict[str, A
     parts = Parts(
         step=step,
         progress=Progress(recipe, dataset.identity),
-        batches=BatchReader(
-            dataset, recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages,
-            rank=world.data_rank, size=world.data_size,
-        ),
+        batches=BatchReader(dataset, recipe, rank=world.data_rank, size=world.data_size),
         dataset=dataset,
         saver=Saver(Path("nowhere"), attempt=1, still_owner=lambda: True, clock=clock),
         snapshots=SnapshotRing(0),

@@ -53,9 +53,7 @@ def make_trainer(tmp_path: Path, dataset: Dataset) -> Iterator[MakeTrainer]:
         model = build(recipe.model, dataset.vocab_size, recipe.seed)
         optimizer = build_optimizer(model, recipe.optim)
         clock, device = FakeClock(), torch.device("cpu")
-        batches = BatchReader(
-            dataset, recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
-        )
+        batches = BatchReader(dataset, recipe)
         made.append(batches)
         parts = Parts(
             step=TrainingStep(

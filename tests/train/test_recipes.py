@@ -62,10 +62,7 @@ def trainer_of(recipe: Recipe, prepared: Path, folder: Path) -> Trainer:
         Parts(
             step=build_step(recipe, dataset.vocab_size, end_of_text, device),
             progress=Progress(recipe, dataset.identity),
-            batches=BatchReader(
-                dataset, recipe.seed, recipe.block_length(), recipe.order.cycle,
-                recipe.data.stages,
-            ),
+            batches=BatchReader(dataset, recipe),
             dataset=dataset,
             saver=Saver(folder, attempt=1, still_owner=lambda: True, clock=clock),
             snapshots=SnapshotRing(64 << 20),

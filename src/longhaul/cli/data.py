@@ -130,15 +130,21 @@ def prepare(
     """Read, split and tokenize a recipe's text, without training."""
     from longhaul.config.load import load_recipe
     from longhaul.data.corpus.engine import Resources
+    from longhaul.data.forecast import forecast
+    from longhaul.data.mixture import plan_of
     from longhaul.data.prepare import prepare as prepare_text
 
-    loaded = load_recipe(recipe, overrides or (), data).recipe
+    asked = load_recipe(recipe, overrides or (), data).recipe
     resources = None
     if workers or memory is not None or ray:
         most = None if memory is None else int(memory * 1e9)
         resources = Resources.of_machine(workers, most, ray)
-    dataset = prepare_text(loaded, prepared_dir, print, resources)
+    dataset = prepare_text(asked, prepared_dir, print, resources=resources)
     print(f"{dataset.summary()}\nprepared in {dataset.folder}")
+    for line in forecast(
+        plan_of(dataset, asked.data, asked.block_length(), asked.order.cycle), asked
+    ):
+        print(line)
 
 
 @app.command()

@@ -15,8 +15,10 @@ class SourceSection(Section):
     path: str = fixed(min_length=1)
     """A file, a folder, `https://…`, `hf://…`, `s3://…`, or one of the built-in sources
     `python-stdlib`, `python-packages`, `synthetic`."""
-    weight: float = fixed(1.0, gt=0)
+    weight: float = changed_at_start(1.0, gt=0)
     """Share of training tokens relative to the other sources' weights."""
+    max_epochs: float | None = changed_at_start(None, gt=0)
+    """Most times that the source is read; from there on its share goes to the others."""
     text_field: str = fixed("text")
     """Field that holds the text in JSON lines and Parquet."""
     format: Literal["auto", "nanogpt", "llm.c", "megatron"] = fixed("auto")
@@ -49,12 +51,30 @@ class MixtureStage(Section):
     """Weight by name of source; 0 leaves it out, and who is not named keeps its own."""
 
 
+class ContaminationSection(Section):
+    """Documents to train on that hold what the model is judged by (`docs/data.md`)."""
+
+    action: Literal["off", "report", "remove"] = fixed("off")
+    """Look for them and count them, or leave them out as well."""
+    evaluation_sets: tuple[str, ...] = fixed(())
+    """Files, folders or addresses of text, as in `data.sources.path`: beside what is held out by
+    document, which always counts."""
+    max_share: float = fixed(0.2, ge=0, lt=1)
+    """Most of one evaluation document, in runs of 13 words, that a document may hold; with 0 not
+    one of its runs (GPT-3's rule)."""
+
+
 class DataSection(Section):
     """The corpus."""
 
-    sources: tuple[SourceSection, ...] = fixed(min_length=1)
-    """One or more sources, mixed by weight."""
-    stages: tuple[MixtureStage, ...] = fixed(())
+    sources: tuple[SourceSection, ...] = changed_at_start(min_length=1)
+    """One or more sources, mixed by weight. At a start a run may get others beside those it has, or
+    lose some; what one consists of stays."""
+    temperature: float | None = changed_at_start(None, gt=0)
+    """Multiplies each weight by the source's tokens to the power of 1/temperature: at 1 equal
+    weights give shares by size, and the higher it is, the more of small sources is read (arXiv
+    1907.05019). When absent, weights alone decide."""
+    stages: tuple[MixtureStage, ...] = changed_at_start(())
     """Changes of the mixture. Each source goes on where the stage before left it."""
     drop_exact_duplicates: bool = fixed(True)
     """Keep one of several documents with the same text; not among tokens made elsewhere."""
@@ -62,6 +82,8 @@ class DataSection(Section):
     """Share of lines or files that may be broken before preparation stops with exit 3."""
     held_out: HeldOutSection = Field(default_factory=HeldOutSection)
     """The validation split."""
+    contamination: ContaminationSection = Field(default_factory=ContaminationSection)
+    """Training documents that hold text of it, or of other evaluation sets."""
 
     def stage_at(self, draw: int) -> int:
         """How many stages have begun at a draw; 0 while the sources' own weights hold."""

@@ -11,6 +11,7 @@ from longhaul.config.section import Section, changed_at_start, fixed, live, whol
 from longhaul.core.units import Seconds
 
 _StepsOrAuto = Annotated[int, Field(ge=0)] | Literal["auto"]
+_CountOrAuto = Annotated[int, Field(gt=0)] | Literal["auto"]
 
 
 def _addresses(value: Any) -> tuple[str, ...]:
@@ -216,8 +217,12 @@ class SampleSection(Section):
 class OrderSection(Section):
     """What makes the order of draws this run's own."""
 
-    cycle: int = fixed(4096, gt=0)
-    """Draws after which every source has had exactly its share."""
+    cycle: Annotated[
+        int | Literal["auto"],
+        PlainValidator(partial(whole_or_auto, least=1), json_schema_input_type=_CountOrAuto),
+    ] = fixed("auto")
+    """Draws after which every source has had exactly its share, in whole draws. `auto` is 4,096,
+    and more where a source has less than one of them, for shares down to one in four million."""
 
 
 class ParallelSection(Section):

@@ -3,7 +3,7 @@
 Shapes: B sequences of a batch, T tokens of a sequence.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
@@ -12,10 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longhaul.config.data import MixtureStage
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import DataError
 from longhaul.core.faults import Point, point
 from longhaul.data.dataset import Dataset, TokenStream
-from longhaul.data.order import Int64s, Order, Stage, take_draws
+from longhaul.data.mixture import plan_of
+from longhaul.data.order import Int64s, Order, take_draws
+from longhaul.logbook.mixture_changes import MixtureBefore
 
 IGNORED = -1
 """Target of positions that are only padding; the loss skips it."""
@@ -51,34 +54,34 @@ class Batch:
 class BatchReader:
     """Reads any global batch at once, and the likely next one in the background.
 
-    `block_length`: longest sequence length of the run, in tokens. `cycle`: as of `Order`. `stages`:
-    of the mixture; before the first, the sources' own weights hold. `rank`: of the `size` ranks
-    that read different sequences, each its share of a batch.
+    `before`: what was drawn before the mixture was last changed, as the ledger has it. `rank`: of
+    the `size` ranks that read different sequences, each its share of a batch. DataError if a source
+    is too small for one sequence, or is not what it was.
     """
 
     def __init__(
         self,
         dataset: Dataset,
-        seed: int,
-        block_length: int,
-        cycle: int,
-        stages: Sequence[MixtureStage],
+        recipe: Recipe,
+        before: MixtureBefore | None = None,
         rank: int = 0,
         size: int = 1,
     ) -> None:
+        self._dataset, self._recipe = dataset, recipe
         self._streams = [source.train for source in dataset.sources]
-        self._block_length = block_length
+        self._block_length = recipe.block_length()
         self._rank, self._size = rank, size
-        self.order = Order(
-            seed,
-            [source.name for source in dataset.sources],
-            # A block's last target is the first token of the next block.
-            [(stream.num_tokens - 1) // block_length for stream in self._streams],
-            _stages(dataset, stages),
-            cycle,
-        )
+        self.follow(before)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._ahead: tuple[BatchRequest, Future[Batch]] | None = None
+
+    def follow(self, before: MixtureBefore | None) -> None:
+        """Plan the draws anew: those before a change of the mixture are as they were."""
+        recipe = self._recipe
+        self.plan = plan_of(
+            self._dataset, recipe.data, self._block_length, recipe.order.cycle, before
+        )
+        self.order = Order(recipe.seed, self.plan.names, self.plan.block_counts, self.plan.stages)
 
     def read(self, request: BatchRequest, following: BatchRequest | None = None) -> Batch:
         """The batch of `request`; what `following` guesses is read while the step computes. A wrong
@@ -109,6 +112,12 @@ class BatchReader:
         length = request.sequence_length
         own = share_of(request.sequences, self._rank, self._size)
         source, begin = source[own], begin[own]
+        if len(source) and int(source.max()) >= len(self._streams):
+            gone = self.plan.names[int(source.max())]
+            raise DataError(
+                f"draw {first} is of {gone}, which the recipe has no more",
+                f"put {gone} back into data.sources to go back behind the change of the mixture",
+            )
         windows = np.empty((len(begin), length + 1), dtype=np.int64)
         for number, stream in enumerate(self._streams):
             here = source == number
@@ -167,14 +176,6 @@ def own_share(batch: Batch, rank: int, size: int, even: bool = False) -> Batch:
         if source_B is not None and batch.source_B is not None:
             source_B = torch.cat((source_B, batch.source_B[:missing]))
     return replace(batch, tokens_BT=tokens_BT, targets_BT=targets_BT, source_B=source_B)
-
-
-def _stages(dataset: Dataset, stages: Sequence[MixtureStage]) -> list[Stage]:
-    def weights(given: Mapping[str, float]) -> tuple[float, ...]:
-        return tuple(given.get(source.name, source.weight) for source in dataset.sources)
-
-    later = sorted(stages, key=lambda stage: stage.from_draw)
-    return [Stage(0, weights({})), *(Stage(s.from_draw, weights(s.weights)) for s in later)]
 
 
 def evaluation_batches(

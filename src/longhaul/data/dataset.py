@@ -129,6 +129,9 @@ class Dataset:
     """Documents of text end with that token; tokens made elsewhere are as they were."""
     tokenizer_file: str
     """Its name in the folder."""
+    continues: tuple[str, ...] = ()
+    """Identities that a run had before sources were added or taken away: those that it has still
+    are what they were."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -181,6 +184,14 @@ def identity_of(manifest: dict[str, Any]) -> str:
         ],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def shards_of(manifest: dict[str, Any]) -> dict[str, list[list[str]]]:
+    """Name of each source → hashes of its shards, to train on and held out."""
+    return {
+        source["name"]: [[s["sha256"] for s in source[side]] for side in ("train", "held_out")]
+        for source in manifest["sources"]
+    }
 
 
 def open_dataset(folder: Path) -> Dataset:

@@ -105,6 +105,12 @@ class Mixture:
         begun = np.bincount(self._source_at[:rest], minlength=len(self.counts))
         return turns * self.counts + begun
 
+    def draws_until(self, source: int, count: int) -> int:
+        """Draws after which a source has had `count` of them, at least one; its weight is not 0."""
+        turns, rank = divmod(count - 1, int(self.counts[source]))
+        (place,) = np.flatnonzero((self._source_at == source) & (self._rank_at == rank))
+        return turns * self.cycle + int(place) + 1
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -113,6 +119,10 @@ class Stage:
     from_draw: int
     weights: tuple[float, ...]
     """Share of each source, in order; 0 leaves a source out."""
+    cycle: int | None = None
+    """Draws after which the shares are exact; that of the order when absent."""
+    sources: tuple[int, ...] | None = None
+    """Number of the source that each weight is for; all sources in their order when absent."""
 
 
 class StagedMixture:
@@ -120,14 +130,29 @@ class StagedMixture:
     a source goes on where the stage before left it.
     """
 
-    def __init__(self, stages: Sequence[Stage], cycle: int) -> None:
+    def __init__(self, stages: Sequence[Stage], cycle: int, num_sources: int = 0) -> None:
         self._begins = np.array([stage.from_draw for stage in stages], dtype=np.int64)
         if self._begins[0] != 0 or (np.diff(self._begins) <= 0).any():
             raise ValueError(f"stages begin at draws {self._begins.tolist()}, not 0 and rising")
-        self._mixtures = [Mixture(stage.weights, cycle) for stage in stages]
-        self._before = [np.zeros(len(stages[0].weights), dtype=np.int64)]
-        for mixture, length in zip(self._mixtures, np.diff(self._begins).tolist(), strict=False):
-            self._before.append(self._before[-1] + mixture.taken(length))
+        self._mixtures = [Mixture(stage.weights, stage.cycle or cycle) for stage in stages]
+        numbers = [
+            np.array(stage.sources or range(len(stage.weights)), np.int64) for stage in stages
+        ]
+        count = max(num_sources, 1 + max(int(each.max()) for each in numbers))
+        self._numbers = numbers
+        self._before = [np.zeros(count, dtype=np.int64)]
+        for number, length in enumerate(np.diff(self._begins).tolist()):
+            self._before.append(self._taken(number, length))
+
+    def _taken(self, stage: int, length: int) -> Int64s:
+        taken = self._before[stage].copy()
+        taken[self._numbers[stage]] += self._mixtures[stage].taken(length)
+        return taken
+
+    def taken(self, draw: int) -> Int64s:
+        """How many of the draws before `draw` each source has."""
+        stage = int(np.searchsorted(self._begins, draw, side="right")) - 1
+        return self._taken(stage, draw - int(self._begins[stage]))
 
     def locate(self, draws: Int64s) -> tuple[Int64s, Int64s]:
         """(source, how many draws that source had before in all) of each draw."""
@@ -136,7 +161,8 @@ class StagedMixture:
         for number in np.unique(stage).tolist():
             here = stage == number
             local = draws[here] - self._begins[number]
-            source[here], had = self._mixtures[number].locate(local)
+            place, had = self._mixtures[number].locate(local)
+            source[here] = self._numbers[number][place]
             index[here] = self._before[number][source[here]] + had
         return source, index
 
@@ -146,7 +172,7 @@ class Order:
 
     `names` of the sources key it: one keeps its order when another is added. `block_counts`: whole
     blocks in each. `stages`: of the mixture; the first begins at draw 0. `cycle`: draws after which
-    every source has had exactly its share.
+    every source has had exactly its share, where a stage does not say so itself.
     """
 
     def __init__(
@@ -155,7 +181,7 @@ class Order:
         names: Sequence[str],
         block_counts: Sequence[int],
         stages: Sequence[Stage],
-        cycle: int,
+        cycle: int = 4096,
     ) -> None:
         for name, count in zip(names, block_counts, strict=True):
             if count < 1:
@@ -166,8 +192,7 @@ class Order:
         self._seed = seed
         self._names = tuple(names)
         self._counts = np.asarray(block_counts, dtype=np.int64)
-        self._mixture = StagedMixture(stages, cycle)
-        self._cycle = cycle
+        self._mixture = StagedMixture(stages, cycle, len(self._names))
         # Worked out by chunks and kept: the dozens of small array operations of a permutation
         # would cost a small model's step more than reading its tokens does.
         self._chunk = lru_cache(maxsize=64)(self._located)
@@ -187,11 +212,11 @@ class Order:
 
     def epoch(self, draw: int) -> float:
         """How often the source read most often was read up to `draw`; 1.5: one and a half times."""
-        if draw == 0:
-            return 0.0
-        lately = np.arange(max(0, draw - self._cycle), draw, dtype=np.int64)
-        source, index = self._mixture.locate(lately)
-        return float(((index + 1) / self._counts[source]).max())
+        return float(self.epochs(draw).max())
+
+    def epochs(self, draw: int) -> NDArray[np.float64]:
+        """How often each source was read up to `draw`."""
+        return self._mixture.taken(draw) / self._counts
 
     def _located(self, chunk: int) -> Int64s:
         """Sources, epochs and blocks of a chunk's draws."""

@@ -14,12 +14,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from longhaul.config.data import TokenizerSection
+from longhaul.config.data import DataSection, TokenizerSection
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
@@ -32,7 +33,13 @@ from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceToken
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey
-from longhaul.data.tokenize import TextInOneProcess, write_tokens
+from longhaul.data.tokenize import (
+    OtherForm,
+    TextInOneProcess,
+    TokenSurvey,
+    survey_tokens,
+    write_tokens,
+)
 from longhaul.data.tokenizer_files import PICKLE_ADVICE, TokenizerFiles, find_tokenizer, load_given
 from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTokenizer, Tokenizer
 
@@ -40,13 +47,22 @@ _DEFAULT_VOCAB = 8192
 _UNFINISHED = ".preparing"
 _STAGES = "corpus"
 _ABANDONED_S = 24 * 3600.0
+_NOT_PREPARED: dict[str, Any] = {"temperature": True, "sources": {"__all__": {"max_epochs"}}}
+"""As stages of the mixture, these decide what is read when, and nothing that is prepared."""
 
 
-def prepare(recipe: Recipe, home: Path, say: Say, resources: Resources | None = None) -> Dataset:
+def prepare(
+    recipe: Recipe,
+    home: Path,
+    say: Say,
+    tokenizer: Path | None = None,
+    resources: Resources | None = None,
+) -> Dataset:
     """Prepare the recipe's data in a folder below `home`, or reuse it if it is there.
 
     Its `data` and `tokenizer` sections count, and for `synthetic` its seed. `home` holds prepared
     folders, `corpus` with what large ones are made from, and `downloads`, and is made if absent.
+    `tokenizer`: the file of one that a run has already, and that no other is made for.
     `resources`: who asks for any has the text prepared in parts, as a large one always is.
 
     Raises:
@@ -58,6 +74,7 @@ def prepare(recipe: Recipe, home: Path, say: Say, resources: Resources | None = 
     began = clock.monotonic()
     try:
         corpora, given = _given(recipe, home / "downloads", say)
+        given = given if tokenizer is None else (tokenizer,)
         _check_kinds(recipe.tokenizer, corpora)
         folder = home / _folder_name(recipe, corpora, given)
         if (found := _reusable(folder, say)) is not None:
@@ -66,8 +83,7 @@ def prepare(recipe: Recipe, home: Path, say: Say, resources: Resources | None = 
         _remove_abandoned(home)
         tokens = home / _STAGES / folder.name
         with _unfinished(home, folder.name) as temporary:
-            text = _text(recipe, corpora, tokens, resources, say)
-            _fill(temporary, recipe, corpora, given, text, say)
+            _fill(temporary, _Work(recipe, corpora, given, tokens, resources, say))
             _commit(temporary, folder)
         shutil.rmtree(tokens, ignore_errors=True)
         dataset = open_dataset(folder)
@@ -100,16 +116,28 @@ def _folder_name(
     recipe: Recipe, corpora: tuple[Corpus, ...], tokenizer: TokenizerFiles | None
 ) -> str:
     """Ends in twelve digits that stand for everything that decides the prepared bytes."""
-    decisive = {
+    decisive: dict[str, Any] = {
         "formats": [DATASET_FORMAT, SHARD_VERSION],
-        # Stages decide what is read when, and nothing that is prepared.
-        "data": recipe.data.model_dump(mode="json", exclude={"stages"}),
+        "data": _decisive(recipe.data),
         "tokenizer": recipe.tokenizer.model_dump(mode="json"),
         "tokenizer_file": [sha256_of(p) for p in tokenizer] if tokenizer else None,
         "corpora": [corpus.identity for corpus in corpora],
     }
+    kinds = {bool(corpus.token_files) for corpus in corpora}
+    if len(kinds) > 1:
+        decisive["tokens_held_out_by"] = "text"  # before, they were by the tokens themselves
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return f"{file_stem(corpora[0].name)}-{digest[:12]}"
+
+
+def _decisive(data: DataSection) -> dict[str, Any]:
+    """Settings of what is prepared; later ones only where they are used, so that a folder keeps the
+    name that it had before there were any.
+    """
+    found = data.model_dump(mode="json", exclude={"stages": True, **_NOT_PREPARED})
+    if data.contamination.action == "off":
+        del found["contamination"]
+    return found
 
 
 def _check_kinds(settings: TokenizerSection, corpora: tuple[Corpus, ...]) -> None:
@@ -149,40 +177,56 @@ def _reusable(folder: Path, say: Say) -> Dataset | None:
     return found
 
 
-def _text(
-    recipe: Recipe,
-    corpora: tuple[Corpus, ...],
-    tokens: Path,
-    resources: Resources | None,
-    say: Say,
-) -> TextInOneProcess | Refinery:
-    """Text sources on their way to shards."""
-    data = recipe.data
-    text = tuple(corpus for corpus in corpora if not corpus.token_files)
-    if resources is None and not is_large(text):
-        return TextInOneProcess(text, data, say)
-    resources = Resources.of_machine() if resources is None else resources
-    return Refinery(text, data, tokens.parent, tokens, resources, say)
+@dataclass(frozen=True)
+class _Work:
+    """What is asked of a preparation."""
+
+    recipe: Recipe
+    corpora: tuple[Corpus, ...]
+    given: TokenizerFiles | None
+    tokens: Path
+    """Where tokens of parts go until they are laid into shards."""
+    resources: Resources | None
+    say: Say
+
+    def token_surveys(self) -> dict[int, TokenSurvey]:
+        """What the sources of tokens hold, by number of the source; none makes a tokenizer."""
+        numbers = [number for number, corpus in enumerate(self.corpora) if corpus.token_files]
+        if not numbers:
+            return {}
+        recipe, say = self.recipe, self.say
+        tokenizer = _make_tokenizer(recipe.tokenizer, None, self.given, lambda _: None)
+        by_text = len(numbers) < len(self.corpora)
+        return {
+            n: survey_tokens(self.corpora[n], recipe.data, tokenizer, by_text, say) for n in numbers
+        }
+
+    def text(self, other: OtherForm | None) -> TextInOneProcess | Refinery:
+        """Sources of text on their way to shards."""
+        data, text = self.recipe.data, tuple(c for c in self.corpora if not c.token_files)
+        if self.resources is None and not is_large(text):
+            return TextInOneProcess(text, data, other, self.say)
+        resources = Resources.of_machine() if self.resources is None else self.resources
+        return Refinery(text, data, other, self.tokens, resources, self.say)
 
 
-def _fill(
-    folder: Path,
-    recipe: Recipe,
-    corpora: tuple[Corpus, ...],
-    given: TokenizerFiles | None,
-    text: TextInOneProcess | Refinery,
-    say: Say,
-) -> None:
+def _fill(folder: Path, work: _Work) -> None:
     """Both passes, and the manifest last."""
+    recipe, say = work.recipe, work.say
+    given_tokens = work.token_surveys()
+    other = OtherForm.of(given_tokens.values()) if given_tokens else None
+    text = work.text(other)
     survey = text.survey(recipe.tokenizer)
-    tokenizer = _make_tokenizer(recipe.tokenizer, survey, given, say)
+    tokenizer = _make_tokenizer(recipe.tokenizer, survey, work.given, say)
     write_bytes(folder / tokenizer.file_name, tokenizer.content())
     made: list[tuple[SourceSurvey, SourceTokens]] = []
     surveyed = iter(enumerate(survey.sources))
-    for number, corpus in enumerate(corpora):
+    for number, corpus in enumerate(work.corpora):
         stem = folder / f"{number:02d}-{file_stem(corpus.name)}"
-        if corpus.token_files:
-            made.append(write_tokens(stem, corpus, recipe.data, tokenizer, say))
+        if other is not None and corpus.token_files:
+            tokens = given_tokens[number]
+            source = write_tokens(stem, corpus, tokens, other, recipe.data, tokenizer, say)
+            made.append((tokens.survey, source))
             continue
         of_text, found = next(surveyed)
         made.append((found, text.tokens(of_text, stem, found, tokenizer)))
@@ -190,13 +234,13 @@ def _fill(
 
 
 def _make_tokenizer(
-    settings: TokenizerSection, survey: Survey, given: TokenizerFiles | None, say: Say
+    settings: TokenizerSection, survey: Survey | None, given: TokenizerFiles | None, say: Say
 ) -> Tokenizer:
     if given is not None:
         tokenizer = load_given(given, settings.end_of_text)
         say(f"tokenizer: {tokenizer.vocab_size:,} tokens from {given[0]}")
         return tokenizer
-    if settings.kind == "characters":
+    if settings.kind == "characters" and survey is not None:
         characters = CharacterTokenizer(survey.characters, settings.end_of_text)
         say(f"tokenizer: {characters.vocab_size:,} characters")
         return characters
@@ -206,6 +250,7 @@ def _make_tokenizer(
         return ByteTokenizer(settings.end_of_text)
     from longhaul.data.subwords import train_bpe
 
+    assert survey is not None, "no tokenizer is made from tokens"
     clock = RealClock()
     began = clock.monotonic()
     wanted = settings.vocab_size or _DEFAULT_VOCAB
@@ -232,7 +277,7 @@ def _manifest(
         "format": DATASET_FORMAT,
         "prepared": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         "recipe": {
-            "data": recipe.data.model_dump(mode="json"),
+            "data": recipe.data.model_dump(mode="json", exclude=_NOT_PREPARED),
             "tokenizer": recipe.tokenizer.model_dump(mode="json"),
         },
         "tokenizer": {

@@ -140,10 +140,16 @@ def kept_documents(corpus: Corpus, breakage: Breakage, seen: set[bytes] | None) 
 
 
 def take_survey(
-    corpora: tuple[Corpus, ...], data: DataSection, tokenizer: TokenizerSection, say: Say
+    corpora: tuple[Corpus, ...],
+    data: DataSection,
+    tokenizer: TokenizerSection,
+    say: Say,
+    known: frozenset[bytes] = frozenset(),
 ) -> Survey:
-    """Read every source once. DataError if too much of one is broken, or nothing is readable."""
-    seen: set[bytes] | None = set() if data.drop_exact_duplicates else None
+    """Read every source once; `known` are digests of documents that the data has in other form.
+    DataError if too much of one is broken, or nothing is readable.
+    """
+    seen = set(known) if data.drop_exact_duplicates else None
     characters: set[str] = set()
     sample = TextSample(int(tokenizer.training_mb * 1e6))
     surveys = []
@@ -177,5 +183,5 @@ def nothing_left(name: str, num_duplicates: int, skipped: str) -> DataError:
     """Why a source has no document to train on."""
     reason = skipped or "no document in it"
     if num_duplicates:
-        reason = f"all {num_duplicates:,} documents also occur in the sources before it"
+        reason = f"all {num_duplicates:,} documents also occur in other sources"
     return DataError(f"{name}: nothing to train on ({reason})", "give it text, or leave it out")

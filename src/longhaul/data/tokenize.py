@@ -6,6 +6,7 @@ Megatron index; elsewhere each end-of-text token ends one, but for llm.c's at th
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -141,24 +142,136 @@ def write_shards(
     return source
 
 
+@dataclass(frozen=True, slots=True)
+class TokenSurvey:
+    """One source of tokens, read through once."""
+
+    survey: SourceSurvey
+    by_text: bool
+    """Whether other sources are text, which may hold the same documents."""
+    digests: frozenset[bytes]
+    """Of its documents' text, if other sources are text."""
+    for_validation: frozenset[bytes]
+    """Of those in files for validation, if the recipe leaves it to them and some are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherForm:
+    """What one source has to know of those that are tokens.
+
+    A document lies on one side of the split in whatever form it comes: its side is that of the
+    text which its tokens stand for, as some tokenizers do not give back all of it.
+    """
+
+    digests: frozenset[bytes]
+    for_validation: frozenset[bytes]
+
+    @classmethod
+    def of(cls, surveys: Iterable[TokenSurvey]) -> "OtherForm":
+        """All of them together."""
+        every = list(surveys)
+        return cls(
+            frozenset[bytes]().union(*(each.digests for each in every)),
+            frozenset[bytes]().union(*(each.for_validation for each in every)),
+        )
+
+    def is_apart(self, digest: bytes, fraction: float) -> bool:
+        """Whether a document is for validation."""
+        return digest in self.for_validation or is_held_out(digest, fraction)
+
+
+def write_tokens(
+    stem: Path,
+    corpus: Corpus,
+    surveyed: TokenSurvey,
+    other: OtherForm,
+    data: DataSection,
+    tokenizer: Tokenizer,
+    say: Say,
+) -> SourceTokens:
+    """Copy one source of tokens into shards. DataError as from `write_shards`."""
+    progress = Progress(say, f"data: copying {corpus.name}")
+    table, by_file = tokenizer.token_bytes(), bool(surveyed.for_validation)
+    split = "file" if by_file else surveyed.survey.split(data.held_out)
+
+    def documents() -> Iterator[Placed]:
+        for name, tokens, _ in _token_documents(corpus, tokenizer):
+            digest = _digest(tokens, tokenizer, surveyed.by_text)
+            apart = other.is_apart(digest, 0.0 if by_file else data.held_out.fraction)
+            yield name, tokens, _text_size(table, tokens), apart
+
+    return write_shards(
+        stem, corpus, surveyed.survey, split, documents(), data, tokenizer, progress
+    )
+
+
+def survey_tokens(
+    corpus: Corpus, data: DataSection, tokenizer: Tokenizer, by_text: bool, say: Say
+) -> TokenSurvey:
+    """Read one source of tokens, and check it: DataError if they are not what they should be.
+
+    `by_text`: other sources are text. Then 100 bytes of memory a document.
+    """
+    progress = Progress(say, f"data: reading {corpus.name}")
+    table = tokenizer.token_bytes()
+    num_documents = num_bytes = num_held_out = num_given = num_tokens = 0
+    digests, given = set(), set()
+    for _, tokens, is_given in _token_documents(corpus, tokenizer):
+        digest = _digest(tokens, tokenizer, by_text)
+        if by_text:
+            digests.add(digest)
+        num_documents += 1
+        num_tokens += len(tokens)
+        num_bytes += _text_size(table, tokens)
+        num_held_out += is_held_out(digest, data.held_out.fraction)
+        num_given += is_given
+        if is_given:
+            given.add(digest)
+        progress.at(num_documents, num_tokens * 2)
+    if not num_tokens:
+        raise DataError(f"{corpus.name}: no token in it", "give it tokens, or leave it out")
+    survey = SourceSurvey(num_documents, num_bytes, num_held_out, 0, "")
+    by_file = data.held_out.by == "auto" and 0 < num_given < num_documents
+    for_validation = frozenset(given if by_file else ())
+    return TokenSurvey(survey, by_text, frozenset(digests), for_validation)
+
+
+def _digest(tokens: TokenArray, tokenizer: Tokenizer, by_text: bool) -> bytes:
+    if by_text:
+        return text_digest_of(tokens, tokenizer)
+    # By 32-bit numbers, so that a file's type of tokens does not count.
+    return text_digest(tokens.astype("<u4").tobytes())
+
+
+def text_digest_of(tokens: TokenArray, tokenizer: Tokenizer) -> bytes:
+    """Digest of the text that a document's tokens stand for."""
+    if tokenizer.end_of_text is not None:
+        tokens = tokens[tokens != tokenizer.end_of_text]
+    return text_digest(tokenizer.decode(tokens.tolist()).encode(errors="surrogatepass"))
+
+
 class TextInOneProcess:
     """Text sources that are read twice by one process: to know them, and to make their tokens."""
 
-    def __init__(self, corpora: tuple[Corpus, ...], data: DataSection, say: Say) -> None:
+    def __init__(
+        self, corpora: tuple[Corpus, ...], data: DataSection, other: OtherForm | None, say: Say
+    ) -> None:
         self._corpora = corpora
         self._data = data
+        self._other = other
         self._say = say
-        self._seen: set[bytes] | None = set() if data.drop_exact_duplicates else None
+        self._known = frozenset[bytes]() if other is None else other.digests
+        self._seen = set(self._known) if data.drop_exact_duplicates else None
 
     def survey(self, tokenizer: TokenizerSection) -> Survey:
         """The first pass. DataError if too much of a source is broken, or nothing is left of it."""
-        return take_survey(self._corpora, self._data, tokenizer, self._say)
+        return take_survey(self._corpora, self._data, tokenizer, self._say, self._known)
 
     def tokens(
         self, number: int, stem: Path, survey: SourceSurvey, tokenizer: Tokenizer
     ) -> SourceTokens:
         """Tokenize source `number`, after those before it. DataError as from `write_shards`."""
-        corpus, held_out = self._corpora[number], self._data.held_out
+        corpus = self._corpora[number]
         progress = Progress(self._say, f"data: tokenizing {corpus.name}")
         # Everything broken was judged by the survey; here it is only passed over again.
         kept = kept_documents(corpus, Breakage(corpus.name, 1.0), self._seen)
@@ -167,14 +280,20 @@ class TextInOneProcess:
             num_bytes = 0
             for number, (each, tokens) in enumerate(tokenized(kept, tokenizer), 1):
                 document, size, digest = each
-                yield document.name, tokens, size, is_held_out(digest, held_out.fraction)
+                yield document.name, tokens, size, self._is_apart(digest, tokens, tokenizer)
                 num_bytes += size
                 progress.at(number, num_bytes)
 
-        split = survey.split(held_out)
+        split = survey.split(self._data.held_out)
         return write_shards(
             stem, corpus, survey, split, documents(), self._data, tokenizer, progress
         )
+
+    def _is_apart(self, digest: bytes, tokens: TokenArray, tokenizer: Tokenizer) -> bool:
+        fraction = self._data.held_out.fraction
+        if self._other is None:
+            return is_held_out(digest, fraction)
+        return self._other.is_apart(text_digest_of(tokens, tokenizer), fraction)
 
 
 def tokenized(documents: Iterator[Kept], tokenizer: Tokenizer) -> Iterator[tuple[Kept, TokenArray]]:
@@ -190,52 +309,6 @@ def tokenized(documents: Iterator[Kept], tokenizer: Tokenizer) -> Iterator[tuple
 
 
 _VALIDATION = re.compile(r"(^|[^a-z])(val|valid|validation)([^a-z]|$)")
-
-
-def write_tokens(
-    stem: Path, corpus: Corpus, data: DataSection, tokenizer: Tokenizer, say: Say
-) -> tuple[SourceSurvey, SourceTokens]:
-    """Copy one source of tokens into shards; the files are read twice, the first time to check.
-    DataError if they are not what they should be, or as from `write_shards`.
-    """
-    progress = Progress(say, f"data: copying {corpus.name}")
-    table = tokenizer.token_bytes()
-    survey, given = _survey(corpus, data, tokenizer, table, progress)
-    split = "file" if given and data.held_out.by == "auto" else survey.split(data.held_out)
-
-    def documents() -> Iterator[Placed]:
-        for name, tokens, is_given in _token_documents(corpus, tokenizer):
-            held_out = is_given if split == "file" else _by_content(tokens, data.held_out.fraction)
-            yield name, tokens, _text_size(table, tokens), held_out
-
-    source = write_shards(stem, corpus, survey, split, documents(), data, tokenizer, progress)
-    return survey, source
-
-
-def _survey(
-    corpus: Corpus,
-    data: DataSection,
-    tokenizer: Tokenizer,
-    table: npt.NDArray[np.int64] | None,
-    progress: Progress,
-) -> tuple[SourceSurvey, bool]:
-    num_documents = num_bytes = num_held_out = num_given = num_tokens = 0
-    for _, tokens, is_given in _token_documents(corpus, tokenizer):
-        num_documents += 1
-        num_tokens += len(tokens)
-        num_bytes += _text_size(table, tokens)
-        num_held_out += _by_content(tokens, data.held_out.fraction)
-        num_given += is_given
-        progress.at(num_documents, num_tokens * 2)
-    if not num_tokens:
-        raise DataError(f"{corpus.name}: no token in it", "give it tokens, or leave it out")
-    survey = SourceSurvey(num_documents, num_bytes, num_held_out, 0, "")
-    return survey, 0 < num_given < num_documents
-
-
-def _by_content(tokens: TokenArray, fraction: float) -> bool:
-    # By 32-bit numbers, so that a file's type of tokens does not count.
-    return is_held_out(text_digest(tokens.astype("<u4").tobytes()), fraction)
 
 
 def _text_size(table: npt.NDArray[np.int64] | None, tokens: TokenArray) -> int:

@@ -36,6 +36,8 @@ class Tokenizer(ABC):
     """One more than the largest token number."""
     end_of_text: int | None
     """The token that ends a document; None if there is none, or it is not to be used."""
+    knows_text = True
+    """Tokens stand for text; else they are numbers whose tokenizer is not at hand."""
 
     def encode(self, text: str) -> TokenArray:
         """Token numbers of a text, without end-of-text; UsageError if they cannot express it."""
@@ -192,6 +194,8 @@ def _table_json(
 
 class NumberTokenizer(Tokenizer):
     """Token number = the number; the last one may end a document, as in GPT-2's vocabulary."""
+
+    knows_text = False
 
     def __init__(self, vocab_size: int, end_of_text: bool) -> None:
         self.vocab_size = vocab_size

@@ -10,16 +10,23 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from longhaul.config.recipe import Recipe, source_name
 from longhaul.core.clocks import Clock, RealClock
 from longhaul.core.errors import DataError, UsageError
 from longhaul.core.files import write_json
 from longhaul.core.output import Say
 from longhaul.core.strict import read_object
 from longhaul.core.units import Bytes, Seconds, short_bytes
-from longhaul.data.dataset import Dataset, listed_files, open_dataset, read_manifest
+from longhaul.data.dataset import (
+    Dataset,
+    listed_files,
+    open_dataset,
+    read_manifest,
+    shards_of,
+)
 from longhaul.data.prepare import prepare
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.run_spec import RunSpec
@@ -198,43 +205,86 @@ def _remember(memories: Iterable[Path], file: _Compared) -> None:
 
 
 def text_for_training(folder: RunFolder, spec: RunSpec, say: Say) -> Dataset:
-    """The run's pinned text, or text prepared now and pinned; DataError if it cannot be had."""
-    pinned = _pinned(folder)
+    """The run's pinned text, or text prepared now and pinned; DataError if it cannot be had.
+
+    Where the recipe has other sources than the run began with, text is prepared with them and the
+    run's own tokenizer. DataError unless the sources that both have are the same, token for token.
+    """
+    pins, recipe = _pins(folder), spec.settings()
     dataset = None
-    if pinned is not None:
+    if pins:
         with suppress(DataError, OSError):
-            dataset = open_dataset(pinned[0])
-            say(f"data: reusing {_listed(dataset.summary())}")
-    dataset = dataset or prepare(spec.settings(), Path(spec.prepared), say)
-    if pinned is None:
-        text = {"folder": str(dataset.folder.resolve()), "identity": dataset.identity}
-        write_json(folder.path / _PINNED, text)
-    elif dataset.identity != pinned[1]:
+            dataset = open_dataset(pins[-1].folder)
+    if dataset is not None and pins:
+        if not has_sources_of(dataset, recipe):
+            return _with_other_sources(folder, spec, dataset, pins, say)
+        say(f"data: reusing {_listed(dataset.summary())}")
+    dataset = dataset or prepare(recipe, Path(spec.prepared), say)
+    if not pins:
+        _write_pins(folder, (_Pin(dataset.folder.resolve(), dataset.identity),))
+    elif dataset.identity != pins[-1].identity:
         raise DataError(
-            f"run {folder.name} was trained on prepared text {pinned[1][:12]}, which is gone "
-            f"from {pinned[0]}; its sources now give {dataset.identity[:12]}",
+            f"run {folder.name} was trained on prepared text {pins[-1].identity[:12]}, which is "
+            f"gone from {pins[-1].folder}; its sources now give {dataset.identity[:12]}",
             "put the prepared text or the sources back, or start another run with --new",
         )
-    return dataset
+    return replace(dataset, continues=tuple(pin.identity for pin in pins))
 
 
-def text_of(folder: RunFolder) -> Dataset:
-    """The text a run was trained on, to read only; UsageError if there is none, or it is gone."""
-    pinned = _pinned(folder)
-    if pinned is None:
+def _with_other_sources(
+    folder: RunFolder, spec: RunSpec, known: Dataset, pins: tuple["_Pin", ...], say: Say
+) -> Dataset:
+    say("data: the recipe has other sources than the run was trained on so far")
+    tokenizer = known.folder / known.tokenizer_file
+    dataset = prepare(spec.settings(), Path(spec.prepared), say, tokenizer)
+    before, now = (shards_of(read_manifest(found.folder)) for found in (known, dataset))
+    for name, shards in now.items():
+        if before.get(name, shards) != shards:
+            raise DataError(
+                f"{name}: prepared beside the other sources it is not what run {folder.name} was "
+                "trained on",
+                "name new sources after those that the run has: of documents that are in several, "
+                "the first is kept; or start another run with --new",
+            )
+    _write_pins(folder, (*pins, _Pin(dataset.folder.resolve(), dataset.identity)))
+    return replace(dataset, continues=tuple(pin.identity for pin in pins))
+
+
+def earlier_texts(folder: RunFolder) -> Iterator[Dataset]:
+    """What a run was trained on before its sources changed, newest first, as far as it is there."""
+    for pin in reversed(_pins(folder)[:-1]):
+        with suppress(DataError, OSError):
+            yield open_dataset(pin.folder)
+
+
+def text_of(folder: RunFolder, recipe: Recipe | None = None) -> Dataset:
+    """The text a run was trained on, to read only; `recipe`: when its sources were those of this.
+    UsageError if there is none, or it is gone.
+    """
+    pins = _pins(folder)
+    if not pins:
         raise UsageError(f"run {folder.name} has not been trained yet", "start it first")
-    where, identity = pinned
+    pin = pins[-1]
     try:
-        dataset = open_dataset(where)
+        dataset = open_dataset(pin.folder)
+        if recipe is not None and not has_sources_of(dataset, recipe):
+            others = (text for text in earlier_texts(folder) if has_sources_of(text, recipe))
+            return next(others, dataset)
     except (DataError, OSError) as error:
         why = error.message if isinstance(error, DataError) else error
         raise UsageError(
-            f"the prepared text of run {folder.name} is gone from {where} ({why})",
+            f"the prepared text of run {folder.name} is gone from {pin.folder} ({why})",
             f"`longhaul train {folder.path}` prepares it again",
         ) from error
-    if dataset.identity != identity:
-        raise UsageError(f"{where} holds other text than run {folder.name} was trained on")
-    return dataset
+    if dataset.identity != pin.identity:
+        raise UsageError(f"{pin.folder} holds other text than run {folder.name} was trained on")
+    return replace(dataset, continues=tuple(pin.identity for pin in pins))
+
+
+def has_sources_of(dataset: Dataset, recipe: Recipe) -> bool:
+    """Whether it was prepared of the sources that the recipe names."""
+    names = {source_name(source.name, source.path) for source in recipe.data.sources}
+    return names == {source.name for source in dataset.sources}
 
 
 def _listed(summary: str) -> str:
@@ -243,10 +293,22 @@ def _listed(summary: str) -> str:
     return "\n  ".join([f"{len(lines)} sources", *lines]) if len(lines) > 1 else summary
 
 
-def _pinned(folder: RunFolder) -> tuple[Path, str] | None:
-    """Where the text lies that the run was first trained on, and its identity."""
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    folder: Path
+    identity: str
+
+
+def _pins(folder: RunFolder) -> tuple[_Pin, ...]:
+    """Where the texts lie that the run was trained on, and their identities, the last one last."""
     try:
         body = read_object(folder.path / _PINNED)
-        return Path(body["folder"]), str(body["identity"])
+        given = [*body.get("earlier", ()), body]
+        return tuple(_Pin(Path(pin["folder"]), str(pin["identity"])) for pin in given)
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return ()
+
+
+def _write_pins(folder: RunFolder, pins: tuple[_Pin, ...]) -> None:
+    *earlier, last = ({"folder": str(pin.folder), "identity": pin.identity} for pin in pins)
+    write_json(folder.path / _PINNED, {**last, "earlier": earlier} if earlier else last)

@@ -66,6 +66,14 @@ def _decided(decision: Decision) -> str:
             text = f"{who} gave {data.get('path')}{was}, its value of the recipe back"
         case "skip":
             text = f"{who} skipped blocks {data.get('begin')} to {data.get('end')} of the data"
+        case "mixture":
+            old, new = data["old"], data["new"]
+            shares = [
+                f"{name} {old.get(name, 0.0):.2%} → {new.get(name, 0.0):.2%}"
+                for name in dict.fromkeys([*old, *new])
+            ]
+            text = f"{who} changed the mixture from draw {data['from_draw']:,} on: "
+            text += ", ".join(shares)
         case "stop":
             text = f"{who} asked it to stop"
         case "checkpoint-health" if data.get("health") == "poisoned":

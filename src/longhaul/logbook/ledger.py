@@ -16,6 +16,7 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.changes import Change, after_decision, as_far
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
+from longhaul.logbook.mixture_changes import MixtureBefore
 from longhaul.logbook.reading import read_journal
 
 Health = Literal["written", "committed", "verified", "good", "poisoned"]
@@ -142,6 +143,8 @@ class LedgerState:
     resets: tuple[Reset, ...] = ()
     changes: tuple[Change, ...] = ()
     """What is not as it was at the run's first step, and was not undone."""
+    mixture_before: MixtureBefore | None = None
+    """What was drawn before the mixture was last changed; None if it never was."""
     decisions: int = 0
     """How many decisions were folded in."""
 
@@ -189,6 +192,8 @@ def _with_values(state: LedgerState, decision: Decision) -> LedgerState:
             last = state.override_at(path, 0)
             withdrawn = state.withdrawn if last is None else {**state.withdrawn, path: last}
             return replace(state, overrides=kept, withdrawn=withdrawn)
+        case "mixture":
+            return replace(state, mixture_before=MixtureBefore.from_data(data["before"]))
         case "skip":
             return _with_skip(state, int(data["begin"]), int(data["end"]))
         case "checkpoint-health":

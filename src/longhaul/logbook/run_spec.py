@@ -1,12 +1,13 @@
 """What a run was asked to do, kept in its folder so that a worker needs nothing else."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from longhaul.config.data import SourceSection
 from longhaul.config.load import (
     Resolved,
     load_on_top,
@@ -16,7 +17,7 @@ from longhaul.config.load import (
     recipe_from_values,
     sealed_options,
 )
-from longhaul.config.recipe import Recipe, change_of
+from longhaul.config.recipe import Recipe, change_of, source_name
 from longhaul.core.addresses import holds_a_secret, sealed, sealed_values
 from longhaul.core.errors import RecipeError, UsageError
 from longhaul.core.files import write_bytes, write_json
@@ -77,6 +78,9 @@ def spec_of_restart(known: RunSpec, new: RunSpec) -> RunSpec:
     typed, data = sealed_options(new.options, new.data or known.data)
     options = tuple(o for o in known.options if o not in typed) + typed
     merged = resolve_spec(new.recipe, options, data, Path(new.prepared), Path(known.base))
+    if "cycle" in (order := known.values.get("order", {})):  # it may be the default of its time
+        values = {**merged.values, "order": order | merged.values.get("order", {})}
+        merged = replace(merged, values=values)
     refuse_another_run(known.settings(), merged.settings())
     return merged
 
@@ -106,7 +110,7 @@ def write_run_spec(folder: RunFolder, spec: RunSpec) -> None:
     with suppress(RecipeError, OSError, DamagedFile):
         write_bytes(folder.recipe, _as_given(recipe_file(spec.recipe)))
     body = {item.name: getattr(spec, item.name) for item in fields(spec) if item.name != "file"}
-    write_json(folder.run_spec, body | {"defaults": 2})
+    write_json(folder.run_spec, body | {"defaults": 3})
 
 
 def read_run_spec(folder: RunFolder) -> RunSpec:
@@ -117,6 +121,8 @@ def read_run_spec(folder: RunFolder) -> RunSpec:
         values = body["values"]
         if not body.get("defaults"):  # before `precision.compute` was `auto`, none meant float32
             values = {**values, "precision": {"compute": "float32"} | values.get("precision", {})}
+        if body.get("defaults", 1) < 3:  # before `order.cycle` was `auto`, none meant 4,096
+            values = {**values, "order": {"cycle": 4096} | values.get("order", {})}
         # Older runs also keep addresses as they were given.
         options, data = sealed_options(body["options"], body["data"])
         facts = data, body["prepared"], sealed_values(values), base
@@ -194,6 +200,7 @@ def refuse_another_run(before: Recipe, after: Recipe) -> None:
         for path, (old, new) in changed_settings(before, after).items()
         if change_of(path) == "never"
     ]
+    refused += [f"  {line}" for line in _other_text(before, after)]
     if refused:
         raise RecipeError(
             f"run {after.name} was begun with other settings that decide what it is:\n"
@@ -201,6 +208,23 @@ def refuse_another_run(before: Recipe, after: Recipe) -> None:
             "put them back, go on with what the run began with (`longhaul train` and its folder or "
             "name), or start another run beside it with --new",
         )
+
+
+def _other_text(before: Recipe, after: Recipe) -> Iterator[str]:
+    """Sources that are not what they were; weights may change, and others come and go."""
+    known = {source_name(s.name, s.path): s for s in before.data.sources}
+    asked = {source_name(s.name, s.path): s for s in after.data.sources}
+    if not known.keys() & asked.keys():
+        yield f"data.sources: {', '.join(known)} → {', '.join(asked)}"
+    for name in known.keys() & asked.keys():
+        was, now = (_content(sources[name]) for sources in (known, asked))
+        for field_name, value in was.items():
+            if now[field_name] != value:
+                yield f"data.sources ({name}): {_shown(value)} → {_shown(now[field_name])}"
+
+
+def _content(source: SourceSection) -> dict[str, Any]:
+    return source.model_dump(mode="json", exclude={"name", "weight", "max_epochs"})
 
 
 def _shown(value: Any) -> str:

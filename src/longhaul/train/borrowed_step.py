@@ -9,6 +9,7 @@ from longhaul.core.clocks import Bucket
 from longhaul.core.machine import available_memory
 from longhaul.core.units import short_bytes
 from longhaul.data.batches import BatchReader
+from longhaul.data.dataset import Dataset
 from longhaul.model.device import generator_states, put_back_generators
 from longhaul.train.effective import parts_for
 from longhaul.train.parts import Parts
@@ -22,7 +23,7 @@ class BorrowedStep:
 
     step: TrainingStep
     batches: BatchReader
-    dataset: str
+    dataset: Dataset
     """Identity of the text that they read."""
     state: TrainingState
     generators: list[torch.Tensor]
@@ -42,7 +43,7 @@ def borrow_step(parts: Parts, copies: int) -> BorrowedStep:
         raise MemoryError(f"the host has no {short_bytes(wanted)} for copies of the state")
     bucket = parts.time_buckets.switch("detection")
     on_host = {name: tensor.cpu().clone() for name, tensor in local.items()}
-    kept, dataset = TrainingState(on_host, state.facts), parts.dataset.identity
+    kept, dataset = TrainingState(on_host, state.facts), parts.dataset
     generators = generator_states(step.device)
     return BorrowedStep(step, parts.batches, dataset, kept, generators, bucket)
 

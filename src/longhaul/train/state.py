@@ -51,7 +51,7 @@ class Progress(Stateful):
     restart shows what differs, and the identity of the text, without which a draw means nothing.
     """
 
-    def __init__(self, settings: Recipe, dataset: str) -> None:
+    def __init__(self, settings: Recipe, dataset: str, continues: tuple[str, ...] = ()) -> None:
         self.position = Position()
         self.settings = settings
         self.resets_done = 0
@@ -60,6 +60,7 @@ class Progress(Stateful):
         self.settings_of_checkpoint: Mapping[str, Any] | None = None
         """Of the checkpoint that was restored; None if none was."""
         self._dataset = dataset
+        self._known = {dataset, *continues}
 
     def facts(self) -> Mapping[str, Any]:
         """Position, resets, effective settings, identity of the text."""
@@ -73,7 +74,7 @@ class Progress(Stateful):
 
     def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from a checkpoint's position; a `NeedsPerson` if it was trained on other text."""
-        if facts["dataset"] != self._dataset:
+        if facts["dataset"] not in self._known:
             raise NeedsPerson(
                 f"the checkpoint was trained on prepared text {facts['dataset'][:12]}, but the "
                 f"recipe now prepares {self._dataset[:12]}",

@@ -57,6 +57,7 @@ class Trainer:
         self._recipe = recipe
         self._effective = EffectiveSettings(recipe, ledger)
         self._parts = parts
+        parts.batches.follow(ledger.mixture_before)
         self.training_step = parts.step
         self.ranks = parts.ranks
         self.snapshots = parts.snapshots

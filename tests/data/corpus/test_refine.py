@@ -53,7 +53,7 @@ def test_parts_give_the_bytes_of_one_process(tmp_path, corpus, recipe_for, small
     held_out = {"by": by, "fraction": 0.1}
     recipe = recipe_for(corpus, kind, KINDS[kind], held_out=held_out)
     plain = prepare(recipe, tmp_path / "plain", quiet)
-    inparts = prepare(recipe, tmp_path / "parts", quiet, ONE)
+    inparts = prepare(recipe, tmp_path / "parts", quiet, resources=ONE)
     assert shards(inparts) == shards(plain)
     assert inparts.identity == plain.identity
     manifests = [json.loads((d.folder / MANIFEST).read_text()) for d in (plain, inparts)]
@@ -63,8 +63,8 @@ def test_parts_give_the_bytes_of_one_process(tmp_path, corpus, recipe_for, small
 def test_workers_leave_no_trace(tmp_path, corpus, recipe_for, monkeypatch):
     monkeypatch.setattr(reading, "_UNIT_BYTES", 20_000)
     recipe = recipe_for(corpus, "bpe", KINDS["bpe"])
-    assert shards(prepare(recipe, tmp_path / "home-2", quiet, TWO)) == shards(
-        prepare(recipe, tmp_path / "home-1", quiet, ONE)
+    assert shards(prepare(recipe, tmp_path / "home-2", quiet, resources=TWO)) == shards(
+        prepare(recipe, tmp_path / "home-1", quiet, resources=ONE)
     )
 
 
@@ -77,9 +77,9 @@ def files_made(home: Path) -> dict[str, int]:
 
 def test_another_tokenizer_reads_nothing_again(tmp_path, corpus, recipe_for, small_parts):
     home = tmp_path / "home"
-    prepare(recipe_for(corpus, "bytes"), home, quiet, ONE)
+    prepare(recipe_for(corpus, "bytes"), home, quiet, resources=ONE)
     before = files_made(home)
-    prepare(recipe_for(corpus, "characters"), home, quiet, ONE)
+    prepare(recipe_for(corpus, "characters"), home, quiet, resources=ONE)
     assert before
     assert files_made(home) == before
 
@@ -89,7 +89,7 @@ def test_a_killed_preparation_goes_on_behind_its_last_part(
     tmp_path, corpus, recipe_for, small_parts, monkeypatch, survived
 ):
     recipe = recipe_for(corpus, "bytes")
-    whole = shards(prepare(recipe, tmp_path / "whole", quiet, ONE))
+    whole = shards(prepare(recipe, tmp_path / "whole", quiet, resources=ONE))
     home, written, write = tmp_path / "home", [], parts_module._write
 
     def dies_in_between(path, *columns):
@@ -102,9 +102,9 @@ def test_a_killed_preparation_goes_on_behind_its_last_part(
     with monkeypatch.context() as patch:
         patch.setattr(parts_module, "_write", dies_in_between)
         with pytest.raises(KeyboardInterrupt):
-            prepare(recipe, home, quiet, ONE)
+            prepare(recipe, home, quiet, resources=ONE)
     before = files_made(home)
-    assert shards(prepare(recipe, home, quiet, ONE)) == whole
+    assert shards(prepare(recipe, home, quiet, resources=ONE)) == whole
     after = files_made(home)
     assert len(before) == survived
     assert before.items() <= after.items()
@@ -112,13 +112,13 @@ def test_a_killed_preparation_goes_on_behind_its_last_part(
 
 def test_a_damaged_part_is_named(tmp_path, corpus, recipe_for, small_parts):
     home = tmp_path / "home"
-    prepare(recipe_for(corpus, "bytes"), home, quiet, ONE)
+    prepare(recipe_for(corpus, "bytes"), home, quiet, resources=ONE)
     part = sorted((home / "corpus").rglob("*.parquet"))[0]
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
     with pytest.raises(DataError, match=part.name):
-        prepare(recipe_for(corpus, "characters"), home, quiet, ONE)
+        prepare(recipe_for(corpus, "characters"), home, quiet, resources=ONE)
 
 
 def test_too_much_broken_is_refused_as_in_one_process(tmp_path, recipe_for):
@@ -127,6 +127,6 @@ def test_too_much_broken_is_refused_as_in_one_process(tmp_path, recipe_for):
     said = []
     for resources in (None, ONE):
         with pytest.raises(DataError) as caught:
-            prepare(recipe_for(path), tmp_path / str(resources), quiet, resources)
+            prepare(recipe_for(path), tmp_path / str(resources), quiet, resources=resources)
         said.append(str(caught.value))
     assert said[0] == said[1]

@@ -14,7 +14,7 @@ from longhaul.core.records import Decision, Finding, StepRecord, from_line, to_l
 from longhaul.data.verification import text_of
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook import journal as journal_module
-from longhaul.logbook.ledger import load_ledger
+from longhaul.logbook.ledger import LedgerState, load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.logbook.segments import read_segments
@@ -125,7 +125,7 @@ def test_what_is_kept_of_batches_is_bounded(room, monkeypatch: pytest.MonkeyPatc
     kept = saved_batch.SavedBatches(room.folder, text_of(room.folder))
     settings, steps = read_run_spec(room.folder).settings(), room.of(StepRecord)
     monkeypatch.setattr(saved_batch, "_MOST_FILES", 2)
-    paths = [kept.save(record, settings, ()) for record in steps[:3]]
+    paths = [kept.save(record, settings, LedgerState()) for record in steps[:3]]
     assert [path is not None for path in paths] == [True, False, False]
 
 

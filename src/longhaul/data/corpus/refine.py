@@ -19,9 +19,10 @@ from longhaul.data.corpus.reading import SourceParts, read_source
 from longhaul.data.corpus.survivors import Seen, Survivors, drop_copies, look_at
 from longhaul.data.corpus.tokens import placed, tokenize_parts
 from longhaul.data.dataset import SourceTokens
+from longhaul.data.documents import is_held_out
 from longhaul.data.sources import Corpus, file_stem
 from longhaul.data.survey import Progress, SourceSurvey, Survey, nothing_left
-from longhaul.data.tokenize import write_shards
+from longhaul.data.tokenize import OtherForm, write_shards
 from longhaul.data.tokenizing import Tokenizer
 
 _FORMAT = 1
@@ -43,15 +44,15 @@ class Refinery:
         self,
         corpora: Sequence[Corpus],
         data: DataSection,
-        home: Path,
+        other: OtherForm | None,
         tokens: Path,
         resources: Resources,
         say: Say,
     ) -> None:
-        """`home` gets a folder a stage; `tokens` is where the tokens of parts go."""
+        """`tokens` is where the tokens of parts go; folders of other stages lie beside it."""
         self._corpora = corpora
         self._data = data
-        self._home = home
+        self._other = other
         self._tokens = tokens
         self._resources = resources
         self._say = say
@@ -62,7 +63,7 @@ class Refinery:
         for corpus in self._corpora:
             clock = RealClock()
             began = clock.monotonic()
-            folder = self._home / _named(corpus)
+            folder = self._tokens.parent / _named(corpus)
             source = read_source(corpus, folder, self._data, None, self._resources, self._say)
             self._sources.append(source)
             skipped = source.breakage.summary()
@@ -80,7 +81,9 @@ class Refinery:
         self._read()
         parts = [part for source in self._sources for part in source.parts]
         if self._data.drop_exact_duplicates:
-            self._survivors = drop_copies(parts, self._tokens / "dropped")
+            self._survivors = drop_copies(
+                parts, self._tokens / "dropped", () if self._other is None else self._other.digests
+            )
         seen, sample = look_at(
             parts, self._survivors, self._data.held_out.fraction, tokenizer, self._resources
         )
@@ -101,12 +104,18 @@ class Refinery:
         stems = tokenize_parts(
             source.name, source.parts, self._tokens / f"{number:02d}",
             (stem.parent / tokenizer.file_name, tokenizer.end_of_text is not None),
-            self._survivors, self._resources, self._say,
+            self._survivors, self._other is not None, self._resources, self._say,
         )  # fmt: skip
         return write_shards(
             stem, self._corpora[number], survey, survey.split(held_out),
-            placed(stems, held_out.fraction), self._data, tokenizer, progress,
+            placed(stems, self._is_apart), self._data, tokenizer, progress,
         )  # fmt: skip
+
+    def _is_apart(self, digest: bytes) -> bool:
+        fraction = self._data.held_out.fraction
+        if self._other is None:
+            return is_held_out(digest, fraction)
+        return self._other.is_apart(digest, fraction)
 
 
 def _named(corpus: Corpus) -> str:

@@ -1,6 +1,6 @@
 """What is left of parts once duplicates are out: counted, and sampled for a tokenizer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,17 +34,17 @@ class Survivors:
         return (found for row, found in enumerate(part_texts(part.path)) if row not in rows)
 
 
-def drop_copies(parts: Sequence[Part], folder: Path) -> Survivors:
-    """Keep the first of the documents with one text; what each part loses goes to `folder`.
-
-    48 bytes of memory a document.
+def drop_copies(parts: Sequence[Part], folder: Path, known: Collection[bytes]) -> Survivors:
+    """Keep the first of the documents with one text, and none whose digest is `known`; what each
+    part loses goes to `folder`. 48 bytes of memory a document.
     """
     folder.mkdir(parents=True, exist_ok=True)
     digests = [part_digests(part.path) for part in parts]
-    whole = np.concatenate([np.zeros((0, DIGEST_BYTES), np.uint8), *digests])
+    others = np.frombuffer(b"".join(known), np.uint8).reshape(-1, DIGEST_BYTES)
+    whole = np.concatenate([others, *digests])
     is_copy = np.ones(len(whole), bool)
     is_copy[np.unique(whole.view(f"V{DIGEST_BYTES}").ravel(), return_index=True)[1]] = False
-    begin = 0
+    begin = len(others)
     for part, mine in zip(parts, digests, strict=True):
         rows = np.flatnonzero(is_copy[begin : begin + len(mine)])
         write_atomically(_rows_of(folder, part), partial(np.save, arr=rows))

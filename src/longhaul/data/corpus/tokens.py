@@ -5,7 +5,7 @@ process would have written.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,13 +20,11 @@ from longhaul.data.corpus.parts import DIGEST_BYTES, Part, mark, marked
 from longhaul.data.corpus.progress import CorpusProgress
 from longhaul.data.corpus.survivors import Survivors
 from longhaul.data.dataset import load_tokenizer
-from longhaul.data.documents import Document, is_held_out
+from longhaul.data.documents import Document
 from longhaul.data.shards import Shard, ShardWriter
 from longhaul.data.survey import Kept
-from longhaul.data.tokenize import Placed, tokenized
+from longhaul.data.tokenize import Placed, text_digest_of, tokenized
 from longhaul.data.tokenizing import Tokenizer
-
-_DOCUMENTS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +36,8 @@ class _PartTokens:
     tokenizer: Path
     end_of_text: bool
     survivors: Survivors
+    by_tokens: bool
+    """Whether a document's side is that of the text which its tokens stand for (`OtherForm`)."""
     alone: bool
     """Whether the worker has the machine for itself."""
 
@@ -48,6 +48,7 @@ def tokenize_parts(
     folder: Path,
     tokenizer: tuple[Path, bool],
     survivors: Survivors,
+    by_tokens: bool,
     resources: Resources,
     say: Say,
 ) -> list[Path]:
@@ -58,7 +59,8 @@ def tokenize_parts(
     folder.mkdir(parents=True, exist_ok=True)
     alone = min(resources.workers, len(parts)) <= 1 and not resources.ray
     jobs = [
-        _PartTokens(part, folder / part.path.stem, *tokenizer, survivors, alone) for part in parts
+        _PartTokens(part, folder / part.path.stem, *tokenizer, survivors, by_tokens, alone)
+        for part in parts
     ]
     waiting = [job for job in jobs if marked(job.stem) is None]
     total = sum(part.num_bytes for part in parts)
@@ -76,18 +78,16 @@ def _tokenize_part(job: _PartTokens) -> tuple[int, Bytes]:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = _loaded(job.tokenizer, job.end_of_text)
     writer = ShardWriter(job.stem.parent, job.stem.name, tokenizer.vocab_size, tokenizer.sha256)
-    documents: list[int] = []
     digests: list[bytes] = []
     num_empty = empty_bytes = num_bytes = 0
     for (document, size, digest), tokens in tokenized(_kept(job), tokenizer):
         writer.add(document.name, tokens, size)
         num_bytes += size
         if len(tokens):
-            digests.append(digest)
+            digests.append(text_digest_of(tokens, tokenizer) if job.by_tokens else digest)
         else:
             num_empty += 1
             empty_bytes += size
-    documents.append(len(digests))
     shards = [path.name for path in writer.close()]
     np.save(job.stem.with_suffix(".npy"), np.frombuffer(b"".join(digests), np.uint8))
     mark(job.stem, {"shards": shards, "empty": num_empty, "empty_bytes": empty_bytes})
@@ -104,15 +104,17 @@ def _kept(job: _PartTokens) -> Iterator[Kept]:
         yield Document(text, name), len(text.encode()), digest
 
 
-def placed(stems: Sequence[Path], held_out: float) -> Iterator[Placed]:
-    """Documents of parts whose tokens were made, in order, for `write_shards`."""
+def placed(stems: Sequence[Path], is_apart: Callable[[bytes], bool]) -> Iterator[Placed]:
+    """Documents of parts whose tokens were made, in order, for `write_shards`; `is_apart` tells by
+    a digest whether one is for validation.
+    """
     for stem in stems:
         facts = marked(stem) or {}
         digests: npt.NDArray[np.uint8] = np.load(stem.with_suffix(".npy"))
         rows = iter(digests.reshape(-1, DIGEST_BYTES))
         for shard in facts["shards"]:
             for name, tokens, size in Shard(stem.parent / shard).documents():
-                yield name, tokens, size, is_held_out(next(rows).tobytes(), held_out)
+                yield name, tokens, size, is_apart(next(rows).tobytes())
         # A text without a token is counted where it would have stood.
         nothing = np.zeros(0, np.uint16)
         for number in range(facts["empty"]):

@@ -10,7 +10,7 @@ from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
 from longhaul.core.records import StepRecord
-from longhaul.data.batches import BatchRequest
+from longhaul.data.batches import BatchReader, BatchRequest
 from longhaul.data.dataset import Dataset
 from longhaul.data.verification import text_of
 from longhaul.diagnose.signs import Figures, Series
@@ -19,7 +19,7 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.segments import SegmentOpening, read_segments
 from longhaul.run.diagnose.bundle import StepInput, given_to
 from longhaul.run.diagnose.replays import Replayer
-from longhaul.run.diagnose.saved_batch import batch_reader, line_to
+from longhaul.run.diagnose.saved_batch import line_to
 from longhaul.store.catalogue import Checkpoint, usable
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.effective import EffectiveSettings
@@ -36,8 +36,9 @@ class Recorded:
         self._made, self.findings = line_to(folder, step, attempt)
         self.records = {number: record for number, (record, _) in self._made.items()}
         self._segments = {str(item.number): item for item in read_segments(folder)}
-        self.dataset: Dataset = text_of(folder)
-        self._reader = batch_reader(self.dataset, self.settings_at(step))
+        self.dataset: Dataset = text_of(folder, self.settings_at(step))
+        before = self._made[step][1].mixture_before
+        self._reader = BatchReader(self.dataset, self.settings_at(step), before)
 
     def close(self) -> None:
         """End the reader."""
@@ -96,7 +97,7 @@ class Recorded:
                 facts = read_facts(checkpoint.path).facts
                 if facts["progress"]["position"]["draw"] > self.records[checkpoint.step + 1].draw:
                     continue  # of another line: that one had gone further in the data by then
-                restore(checkpoint.path, replayer.parts_for(facts, self.dataset.identity))
+                restore(checkpoint.path, replayer.parts_for(facts, self.dataset))
             except RefusedCheckpoint as refusal:
                 refusals.append(refusal.message)
             else:

@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from longhaul.checkpoint.capture import Stateful, TrainingState, capture, hand_back, local_of
 from longhaul.config.recipe import Recipe
 from longhaul.config.train import PrecisionSection
+from longhaul.data.dataset import Dataset
 from longhaul.diagnose.signs import Figures, Series
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.device import generator_states, put_back_generators
@@ -71,9 +72,9 @@ class Replayer:
             self.plain = before
             self._fuse(fused=True)
 
-    def parts_for(self, facts: Mapping[str, Any], dataset: str) -> dict[str, Stateful]:
+    def parts_for(self, facts: Mapping[str, Any], dataset: Dataset) -> dict[str, Stateful]:
         """All parts of a checkpoint with these facts, to restore it into."""
-        self.progress = Progress(self.progress.settings, dataset)
+        self.progress = Progress(self.progress.settings, dataset.identity, dataset.continues)
         return parts_for(self.step, self.progress, facts)
 
     def prepare(self, given: StepInput) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
 from longhaul.core.files import write_bytes
@@ -24,6 +25,7 @@ from longhaul.logbook.folder import FORMAT, RunFolder, open_run
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import read_run_spec
+from longhaul.logbook.segments import read_segments
 
 _MOST_FILES = 20
 """Saved in one run; where so many batches are bad, the last ones are no news."""
@@ -31,8 +33,6 @@ _MOST_TOKENS = 1 << 16
 """Token numbers in one file, about 400 kB; of a longer batch its first sequences are saved."""
 _MOST_DOCUMENTS = 4096
 """Names in one file."""
-
-Skips = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,20 @@ def documents_at(run: str, runs: Path, step: int, attempt: int | None) -> Iterat
     """Lines for a person: a step's batch, each slot's documents; UsageError if never made."""
     folder = open_run(run, runs)
     target, ledger = line_to(folder, step, attempt)[0][step]
-    recipe = read_run_spec(folder).settings()
+    segments = {str(item.number): item for item in read_segments(folder)}
+    opening = segments.get(target.segment)
+    # Another mixture may hold by now.
+    recipe = (
+        read_run_spec(folder).settings()
+        if opening is None
+        else recipe_from_values(opening.settings, opening.file)
+    )
     yield (
         f"step {target.step}, attempt {target.attempt}, segment {target.segment}: "
         f"{target.sequences} sequences of {target.sequence_length} tokens, "
         f"draws {target.draw} to {target.next_draw - 1}, loss {target.loss:.4f}"
     )
-    for slot in slots_of(text_of(folder), recipe, target, ledger.skips):
+    for slot in slots_of(text_of(folder, recipe), recipe, target, ledger):
         end = slot.begin + target.sequence_length
         tokens = f"tokens {slot.begin}–{end - 1}"
         yield f"slot {slot.number}: {slot.source}, epoch {slot.epoch}, {tokens}"
@@ -102,18 +109,12 @@ def documents_at(run: str, runs: Path, step: int, attempt: int | None) -> Iterat
             yield f"    {document.name}  tokens {first}–{last} of {size}"
 
 
-def batch_reader(dataset: Dataset, recipe: Recipe) -> BatchReader:
-    """Reads a run's batches again."""
-    order = recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
-    return BatchReader(dataset, *order)
-
-
 def slots_of(
-    dataset: Dataset, recipe: Recipe, record: StepRecord, skips: Skips
+    dataset: Dataset, recipe: Recipe, record: StepRecord, ledger: LedgerState
 ) -> Iterator[SlotText]:
-    """Each sequence of the batch that a step read; `skips` are the ledger's when it was made."""
-    with closing(batch_reader(dataset, recipe)) as reader:
-        request = BatchRequest(record.draw, record.sequences, record.sequence_length, skips)
+    """Each sequence of the batch that a step read; recipe and ledger are those it was made by."""
+    with closing(BatchReader(dataset, recipe, ledger.mixture_before)) as reader:
+        request = BatchRequest(record.draw, record.sequences, record.sequence_length, ledger.skips)
         for number, (place, epoch, begin) in enumerate(reader.slots(request).tolist()):
             source = dataset.sources[place]
             window = source.train.gather(np.array([begin]), record.sequence_length + 1)
@@ -129,7 +130,7 @@ class SavedBatches:
     _folder: RunFolder
     _dataset: Dataset
 
-    def save(self, record: StepRecord, recipe: Recipe, skips: Skips) -> str | None:
+    def save(self, record: StepRecord, recipe: Recipe, ledger: LedgerState) -> str | None:
         """Save the batch of a step; the file's path in the run's folder. None if there are enough
         already, or this one was saved before. Raises whatever kept it from being saved.
         """
@@ -140,14 +141,14 @@ class SavedBatches:
             return None
         self._folder.incidents.mkdir(exist_ok=True)  # a run's folder is not made anew
         folder.mkdir(exist_ok=True)
-        body = self._body(record, recipe, skips)
+        body = self._body(record, recipe, ledger)
         write_bytes(path, json.dumps(body, ensure_ascii=False, indent=1).encode())
         return str(path.relative_to(self._folder.path))
 
-    def _body(self, record: StepRecord, recipe: Recipe, skips: Skips) -> Mapping[str, Any]:
+    def _body(self, record: StepRecord, recipe: Recipe, ledger: LedgerState) -> Mapping[str, Any]:
         slots: list[Mapping[str, Any]] = []
         tokens = names = 0
-        for slot in slots_of(self._dataset, recipe, record, skips):
+        for slot in slots_of(self._dataset, recipe, record, ledger):
             tokens += len(slot.tokens)
             names += len(slot.documents)
             if slots and (tokens > _MOST_TOKENS or names > _MOST_DOCUMENTS):

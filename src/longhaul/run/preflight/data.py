@@ -19,9 +19,11 @@ from longhaul.core.addresses import without_secrets
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import DataError, LonghaulError
 from longhaul.core.units import Bytes, Seconds, short_bytes
-from longhaul.data.dataset import MANIFEST
+from longhaul.data.dataset import MANIFEST, open_dataset
 from longhaul.data.documents import Breakage, Document
+from longhaul.data.forecast import forecast
 from longhaul.data.lint import Lint
+from longhaul.data.mixture import plan_of
 from longhaul.data.prepare import prepared_folder
 from longhaul.data.remote import is_here, listed
 from longhaul.data.sources import locate
@@ -82,11 +84,16 @@ def _prepared(context: PreflightContext) -> Iterator[Check]:
             )
             return
         verification.compare_all()
+        dataset, recipe = open_dataset(folder), context.recipe
+        plan = plan_of(dataset, recipe.data, recipe.block_length(), recipe.order.cycle)
+        mixture = list(forecast(plan, recipe))
     except DataError as error:
         yield failed(_NAME, error)
     else:
         figure = f"{verification.num_files} prepared files match their checksums"
         yield judged(_NAME, figure, compared=size)
+        for line in mixture:
+            yield judged(_NAME, line)
 
 
 def _look(

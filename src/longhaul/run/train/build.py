@@ -64,7 +64,6 @@ def build_parts(
     # Replicas deal every batch out themselves, among those that are there.
     readers = None if recipe.parallel.elastic else ranks
     rank, size = (readers.data_rank, readers.data_size) if readers else (0, 1)
-    order = recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
     parts = Parts(
         step=build_step(
             recipe.model_copy(update={"optim": settings.optim}),
@@ -75,8 +74,8 @@ def build_parts(
             sources=[source.name for source in dataset.sources],
             kind=kind,
         ),
-        progress=Progress(settings, dataset.identity),
-        batches=BatchReader(dataset, *order, rank, size),
+        progress=Progress(settings, dataset.identity, dataset.continues),
+        batches=BatchReader(dataset, recipe, ledger.mixture_before, rank, size),
         dataset=dataset,
         saver=saver,
         snapshots=_snapshots(recipe, saver, ranks, device),

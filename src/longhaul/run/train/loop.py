@@ -201,7 +201,7 @@ class TrainingLoop:
     def _save_batch(self, record: StepRecord) -> None:
         trainer = self.trainer
         try:
-            path = self._batches.save(record, trainer.settings, trainer.ledger.skips)
+            path = self._batches.save(record, trainer.settings, trainer.ledger)
         except Exception as error:  # noqa: BLE001 (training does not fail for want of a copy)
             self._view.say(f"WARNING: the batch of step {record.step} could not be saved: {error}")
             return

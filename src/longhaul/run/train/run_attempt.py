@@ -37,6 +37,7 @@ from longhaul.run.train.build import (
 )
 from longhaul.run.train.finish import end_unfinished, finish
 from longhaul.run.train.loop import TrainingLoop
+from longhaul.run.train.mixture import settle_mixture
 from longhaul.train.coordinator import Coordinator, RankZero
 from longhaul.train.effective import parts_for
 from longhaul.train.memory import settle_micro_batch
@@ -178,6 +179,7 @@ def _announce(
     ledger = run_log.decide_restart(effective, prints, position.step)
     _say_what_differs(attempt, effective, parts.progress, prints)
     _say_what_stays_undone(attempt, ledger, position.step)
+    ledger = settle_mixture(attempt, parts, effective)
     reason = "start"
     if history.begun:
         decided = f"{history.unopened.reason}; " if history.unopened else ""
