@@ -64,6 +64,16 @@ class ContaminationSection(Section):
     one of its runs (GPT-3's rule)."""
 
 
+class DedupSection(Section):
+    """Near-duplicates: documents of which most runs of five words are the same (`docs/data.md`)."""
+
+    threshold: float | None = fixed(None, ge=0.3, le=1)
+    """Jaccard similarity of their sets of five words in a row from which on two documents are one:
+    0.8 is usual (Lee et al., arXiv 2107.06499), OPT took 0.95. When absent, none is looked for."""
+    keep: Literal["first", "longest"] = fixed("first")
+    """Which one of several stays: the first in the recipe's order, or the longest."""
+
+
 class DataSection(Section):
     """The corpus."""
 
@@ -78,6 +88,8 @@ class DataSection(Section):
     """Changes of the mixture. Each source goes on where the stage before left it."""
     drop_exact_duplicates: bool = fixed(True)
     """Keep one of several documents with the same text; not among tokens made elsewhere."""
+    dedup: DedupSection = Field(default_factory=DedupSection)
+    """Documents that are nearly the same, dropped too."""
     max_broken_fraction: float = fixed(0.001, ge=0, le=1)
     """Share of lines or files that may be broken before preparation stops with exit 3."""
     held_out: HeldOutSection = Field(default_factory=HeldOutSection)

@@ -28,7 +28,7 @@ from longhaul.core.files import fsync_folder, sha256_of, write_bytes, write_json
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.corpus.engine import Resources
-from longhaul.data.corpus.refine import Refinery, is_large
+from longhaul.data.corpus.refine import Refinery, goes_in_parts
 from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
@@ -137,6 +137,8 @@ def _decisive(data: DataSection) -> dict[str, Any]:
     found = data.model_dump(mode="json", exclude={"stages": True, **_NOT_PREPARED})
     if data.contamination.action == "off":
         del found["contamination"]
+    if data.dedup.threshold is None:
+        del found["dedup"]
     return found
 
 
@@ -204,7 +206,7 @@ class _Work:
     def text(self, other: OtherForm | None) -> TextInOneProcess | Refinery:
         """Sources of text on their way to shards."""
         data, text = self.recipe.data, tuple(c for c in self.corpora if not c.token_files)
-        if self.resources is None and not is_large(text):
+        if self.resources is None and not goes_in_parts(text, data):
             return TextInOneProcess(text, data, other, self.say)
         resources = Resources.of_machine() if self.resources is None else self.resources
         return Refinery(text, data, other, self.tokens, resources, self.say)

@@ -13,10 +13,11 @@ from longhaul.config.data import DataSection, TokenizerSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.output import Say
 from longhaul.core.units import Bytes, count, short_bytes, short_seconds
+from longhaul.data.corpus.dedup.duplicates import DedupStage, Duplicates
 from longhaul.data.corpus.engine import Resources
 from longhaul.data.corpus.parts import Part
 from longhaul.data.corpus.reading import SourceParts, read_source
-from longhaul.data.corpus.survivors import Seen, Survivors, drop_copies, look_at
+from longhaul.data.corpus.survivors import Seen, Survivors, look_at, part_id
 from longhaul.data.corpus.tokens import placed, tokenize_parts
 from longhaul.data.dataset import SourceTokens
 from longhaul.data.documents import is_held_out
@@ -31,8 +32,10 @@ LARGE_BYTES = 256_000_000
 bring, and one process remembers every digest in 100 bytes a document."""
 
 
-def is_large(corpora: Sequence[Corpus]) -> bool:
+def goes_in_parts(corpora: Sequence[Corpus], data: DataSection) -> bool:
     """Whether text is prepared stage by stage rather than in one process."""
+    if data.dedup.threshold is not None:
+        return True
     files = (path for corpus in corpora for path, _ in corpus.reader.files)
     return sum(path.stat().st_size for path in files) >= LARGE_BYTES
 
@@ -80,10 +83,8 @@ class Refinery:
         """
         self._read()
         parts = [part for source in self._sources for part in source.parts]
-        if self._data.drop_exact_duplicates:
-            self._survivors = drop_copies(
-                parts, self._tokens / "dropped", () if self._other is None else self._other.digests
-            )
+        if self._data.drop_exact_duplicates or self._data.dedup.threshold is not None:
+            self._survivors = Survivors(self._duplicates(parts))
         seen, sample = look_at(
             parts, self._survivors, self._data.held_out.fraction, tokenizer, self._resources
         )
@@ -92,6 +93,15 @@ class Refinery:
             _survey_of(source, [next(each) for _ in source.parts]) for source in self._sources
         )
         return Survey(surveys, frozenset().union(*(found.characters for found in seen)), sample)
+
+    def _duplicates(self, parts: Sequence[Part]) -> Duplicates:
+        known = () if self._other is None else self._other.digests
+        exact = self._data.drop_exact_duplicates
+        stage = DedupStage(
+            tuple(parts), tuple(map(part_id, parts)), self._data.dedup, exact, known,
+            self._tokens.parent, self._resources, self._say,
+        )  # fmt: skip
+        return stage.run()
 
     def tokens(
         self, number: int, stem: Path, survey: SourceSurvey, tokenizer: Tokenizer

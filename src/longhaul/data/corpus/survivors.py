@@ -1,17 +1,13 @@
 """What is left of parts once duplicates are out: counted, and sampled for a tokenizer."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-
-import numpy as np
 
 from longhaul.config.data import TokenizerSection
-from longhaul.core.files import write_atomically
 from longhaul.core.units import Bytes
+from longhaul.data.corpus.dedup.duplicates import Duplicates
 from longhaul.data.corpus.engine import Resources, run_jobs
-from longhaul.data.corpus.parts import DIGEST_BYTES, Part, part_digests, part_texts
+from longhaul.data.corpus.parts import Part, part_texts
 from longhaul.data.documents import is_held_out
 from longhaul.data.survey import TextSample, sample_pieces
 
@@ -23,37 +19,19 @@ _SLACK = 1.2
 class Survivors:
     """Tells which documents of a part are trained on; sent to workers."""
 
-    dropped: Path | None
-    """Folder with the rows that each part loses; None keeps all."""
+    duplicates: Duplicates | None
+    """What each part loses; None keeps all."""
 
     def texts(self, part: Part) -> Iterator[tuple[str, str, bytes]]:
         """Name, text and digest of each, in order."""
-        rows = (
-            set() if self.dropped is None else set(np.load(_rows_of(self.dropped, part)).tolist())
-        )
+        dropped = () if self.duplicates is None else self.duplicates.rows(part_id(part)).tolist()
+        rows = frozenset(dropped)
         return (found for row, found in enumerate(part_texts(part.path)) if row not in rows)
 
 
-def drop_copies(parts: Sequence[Part], folder: Path, known: Collection[bytes]) -> Survivors:
-    """Keep the first of the documents with one text, and none whose digest is `known`; what each
-    part loses goes to `folder`. 48 bytes of memory a document.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    digests = [part_digests(part.path) for part in parts]
-    others = np.frombuffer(b"".join(known), np.uint8).reshape(-1, DIGEST_BYTES)
-    whole = np.concatenate([others, *digests])
-    is_copy = np.ones(len(whole), bool)
-    is_copy[np.unique(whole.view(f"V{DIGEST_BYTES}").ravel(), return_index=True)[1]] = False
-    begin = len(others)
-    for part, mine in zip(parts, digests, strict=True):
-        rows = np.flatnonzero(is_copy[begin : begin + len(mine)])
-        write_atomically(_rows_of(folder, part), partial(np.save, arr=rows))
-        begin += len(mine)
-    return Survivors(folder)
-
-
-def _rows_of(folder: Path, part: Part) -> Path:
-    return folder / f"{part.path.parent.name}-{part.path.stem}.npy"
+def part_id(part: Part) -> str:
+    """What a part is called among those of all sources."""
+    return f"{part.path.parent.name}-{part.path.stem}"
 
 
 @dataclass(frozen=True, slots=True)
