@@ -148,7 +148,7 @@ def test_nothing_depends_on_who_does_the_work(tmp_path, monkeypatch):
     assert plainly == stage(tmp_path / "three", sources, threshold=0.7)
 
 
-def backwards(work, jobs, _):
+def backwards(work, jobs, _, light=False):
     return ((at, work(jobs[at])) for at in reversed(range(len(jobs))))
 
 

@@ -30,6 +30,7 @@ _WORKER_BYTES = 700_000_000
 """Most that a worker holds: its libraries (200 MB) and what it makes of a part of 32 MB."""
 _DRIVER_BYTES = 600_000_000
 """Most that the program itself holds beside its workers."""
+_MOST_LIGHT = 64
 _ANSWER_S = 10.0
 _WATCHED_S = 1.0
 
@@ -67,9 +68,10 @@ class Resources:
 
 
 def run_jobs(
-    work: Callable[[Job], Result], jobs: Sequence[Job], resources: Resources
+    work: Callable[[Job], Result], jobs: Sequence[Job], resources: Resources, *, light: bool = False
 ) -> Iterator[tuple[int, Result]]:
-    """Position and result of each job, in the order in which they end.
+    """Position and result of each job, in the order in which they end. `light` ones take
+    milliseconds, and are done here unless they are many: starting workers takes a second.
 
     Closing the iterator ends the workers, and so does the end of this process, however it comes.
 
@@ -77,7 +79,8 @@ def run_jobs(
         LonghaulError: a job raised it; or a worker died, for want of memory as a rule.
         UsageError: no Ray cluster answers.
     """
-    if not resources.ray and min(resources.workers, len(jobs)) <= 1:
+    alone = not resources.ray and min(resources.workers, len(jobs)) <= 1
+    if alone or (light and len(jobs) <= _MOST_LIGHT):
         for position, job in enumerate(jobs):
             yield position, work(job)
         return

@@ -62,6 +62,16 @@ class Refinery:
         self._sources: list[SourceParts] = []
         self._survivors = Survivors(None)
 
+    def deduplicated(self) -> list[Part]:
+        """Read every source into parts, and find what each loses. DataError if too much of a source
+        is broken.
+        """
+        self._read()
+        parts = [part for source in self._sources for part in source.parts]
+        if self._data.drop_exact_duplicates or self._data.dedup.threshold is not None:
+            self._survivors = Survivors(self._duplicates(parts))
+        return parts
+
     def _read(self) -> None:
         for corpus in self._corpora:
             clock = RealClock()
@@ -78,13 +88,10 @@ class Refinery:
             )
 
     def survey(self, tokenizer: TokenizerSection) -> Survey:
-        """Read every source into parts; what is left of each, and what to train a tokenizer on.
-        DataError if too much of one is broken, or nothing is left of it.
+        """What is left of each source, and what to train a tokenizer on. DataError if too much of
+        one is broken, or nothing is left of it.
         """
-        self._read()
-        parts = [part for source in self._sources for part in source.parts]
-        if self._data.drop_exact_duplicates or self._data.dedup.threshold is not None:
-            self._survivors = Survivors(self._duplicates(parts))
+        parts = self.deduplicated()
         seen, sample = look_at(
             parts, self._survivors, self._data.held_out.fraction, tokenizer, self._resources
         )

@@ -116,7 +116,7 @@ class DedupStage:
             for number, (part, name) in enumerate(zip(self.parts, self.names, strict=True))
         ]
         waiting = [job for job in jobs if marked(job.stem) is None]
-        for _ in run_jobs(_scatter_digests, waiting, self.resources):
+        for _ in run_jobs(_scatter_digests, waiting, self.resources, light=True):
             pass
         stems = [job.stem for job in jobs]
         if self.known:
@@ -137,7 +137,7 @@ class DedupStage:
             for bucket in range(1 << bits)
         ]
         waiting_groups = [job for job in groups if not job.out.exists()]
-        for _ in run_jobs(_group_digests, waiting_groups, self.resources):
+        for _ in run_jobs(_group_digests, waiting_groups, self.resources, light=True):
             pass
         found = np.concatenate([np.load(job.out) for job in groups])
         found = found[np.argsort(found[:, 0])]

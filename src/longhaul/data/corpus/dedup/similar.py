@@ -18,6 +18,8 @@ from longhaul.data.corpus.engine import Resources, run_jobs
 from longhaul.data.corpus.parts import Part, mark, marked, part_columns
 
 _PAIRS_AT_ONCE = 50_000
+_FEW = 4_000
+"""Documents whose shingles one process makes in a second."""
 _DOUBT = 4.0
 """Standard errors of an estimate within which the texts themselves are compared."""
 _ROW = np.uint64(0xFFFFFFFF)
@@ -46,7 +48,7 @@ def pairs_of_buckets(stems: Sequence[Path], bits: int, folder: Path, resources: 
         )
         jobs.append(_Bucket(stretches, folder / f"pairs-{bucket:04d}.npy"))
     waiting = [job for job in jobs if not job.out.exists()]
-    for _ in run_jobs(_pairs_of_bucket, waiting, resources):
+    for _ in run_jobs(_pairs_of_bucket, waiting, resources, light=True):
         pass
     found = [np.load(job.out) for job in jobs]
     return _unique(np.concatenate(found))
@@ -87,7 +89,7 @@ def similarities(
         _Compared(pairs[at : at + _PAIRS_AT_ONCE], folder, names, by_text)
         for at in range(0, len(pairs), _PAIRS_AT_ONCE)
     ]
-    results = dict(run_jobs(_compare, chunks, resources))
+    results = dict(run_jobs(_compare, chunks, resources, light=len(pairs) < _PAIRS_AT_ONCE))
     return np.concatenate([np.zeros(0), *(results[number] for number in sorted(results))])
 
 
@@ -173,7 +175,7 @@ def store_shingles(
         for n in np.unique(numbers).tolist()
     ]
     waiting = [job for job in jobs if marked(folder / f"{job.name}-shingles") is None]
-    for _ in run_jobs(_store, waiting, resources):
+    for _ in run_jobs(_store, waiting, resources, light=len(documents) < _FEW):
         pass
 
 
