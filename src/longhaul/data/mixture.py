@@ -15,7 +15,7 @@ from longhaul.config.data import DataSection
 from longhaul.config.recipe import source_name
 from longhaul.core.errors import DataError
 from longhaul.data.dataset import Dataset
-from longhaul.data.order import Int64s, Mixture, Stage, StagedMixture
+from longhaul.data.order import Int64s, Stage, StagedMixture, mixture_of
 from longhaul.logbook.mixture_changes import DrawnStage, MixtureBefore
 
 _CYCLE = 4096
@@ -217,7 +217,7 @@ class _Planner:
                 self.exhausted = begin if self.exhausted is None else self.exhausted
             cycle = cycle_for(left) if self._cycle == "auto" else self._cycle
             self._stages.append(Stage(begin, left, cycle))
-            mixture = Mixture(left, cycle)
+            mixture = mixture_of(left, cycle)
             until, reached = end, -1
             for number in np.flatnonzero(free & np.isfinite(self._most)).tolist():
                 if mixture.counts[number]:
