@@ -3,8 +3,14 @@ import random
 
 import pytest
 
+from longhaul.config.data import DataSection
 from longhaul.data import contamination
-from longhaul.data.contamination import Contamination, EvaluationText, kept
+from longhaul.data.contamination import (
+    Contamination,
+    EvaluationText,
+    contamination_of,
+    kept,
+)
 from longhaul.data.corpus.removed import Removed
 from longhaul.data.documents import Document
 
@@ -79,3 +85,21 @@ def test_memory_is_bounded_and_a_copy_is_still_found(monkeypatch: pytest.MonkeyP
     again = pickle.loads(pickle.dumps(checked))  # noqa: S301 (our own)
     assert again.check(Document(f"{prose(99, 100)} {held[7]}", "copy")).share == 1.0
     assert again.check(Document(prose(98, 3000), "other")).share == 0
+
+
+def test_what_a_recipe_names_is_read_with_what_it_holds_out(tmp_path) -> None:
+    (tmp_path / "quiz.txt").write_text(prose(1, 40))
+    sources = ({"path": "text"},)
+    asked = {"action": "report", "evaluation_sets": (str(tmp_path / "quiz.txt"),)}
+    data = DataSection.model_validate({"sources": sources, "contamination": asked})
+    held_out, said = [Document(prose(2, 40), "own:1"), Document("short", "own:2")], []
+    checked = contamination_of(data, 1, tmp_path, said.append, held_out)
+    assert checked is not None
+    assert checked.text.names == ["held out: own:1", "quiz.txt: quiz.txt"]
+    assert said == [
+        "contamination: 2 documents to look for; 1 document of fewer than 8 words left out"
+    ]
+    assert (
+        contamination_of(DataSection.model_validate({"sources": sources}), 1, tmp_path, said.append)
+        is None
+    )

@@ -17,6 +17,7 @@ from longhaul.cli.common import (
     RunName,
     RunsFolder,
 )
+from longhaul.cli.value import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -161,3 +162,6 @@ def at(
 
     for line in documents_at(run, runs_dir, step, attempt):
         print(line)
+
+
+app.command()(value)

@@ -248,6 +248,9 @@ def _mixture(recipe: Recipe) -> Iterator[Combination]:
     names = [source_name(source.name, source.path) for source in sources]
     for name in repeated(names):
         yield ("data.sources",), f"two sources are called {name}; give each a name of its own"
+    weights = {name: source.weight for name, source in zip(names, sources, strict=True)}
+    if not any(weights.values()):
+        yield ("data.sources",), "every source has weight 0"
     if repeated(stage.from_draw for stage in stages):
         yield ("data.stages",), "two stages begin at the same draw"
     for number, stage in enumerate(stages):
@@ -255,7 +258,7 @@ def _mixture(recipe: Recipe) -> Iterator[Combination]:
         for name in stage.weights:
             if name not in names:
                 yield where, f"no source is called {name}; there are {', '.join(names)}"
-        if not any(stage.weights.get(name, 1) for name in names):
+        if not any((weights | stage.weights).values()):
             yield where, "every source has weight 0"
 
 

@@ -15,8 +15,9 @@ class SourceSection(Section):
     path: str = fixed(min_length=1)
     """A file, a folder, `https://…`, `hf://…`, `s3://…`, or one of the built-in sources
     `python-stdlib`, `python-packages`, `synthetic`."""
-    weight: float = changed_at_start(1.0, gt=0)
-    """Share of training tokens relative to the other sources' weights."""
+    weight: float = changed_at_start(1.0, ge=0)
+    """Share of training tokens relative to the other sources' weights; with 0 a source is prepared
+    and evaluated, and not trained on."""
     max_epochs: float | None = changed_at_start(None, gt=0)
     """Most times that the source is read; from there on its share goes to the others."""
     text_field: str = fixed("text")

@@ -4,20 +4,25 @@ Words are compared without case and punctuation, thirteen at a time (GPT-3, arXi
 appendix C; eight in documents with fewer than thirteen). What counts is how much of an evaluation
 document a training document holds: a licence on top of both is little of either, and a question
 that was copied into a long page is all of it. Enters: texts. Leaves: shares. Never known: where the
-texts come from, or what a share is used for.
+texts come from, but for `contamination_of`, which reads what a recipe names.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from longhaul.config.data import DataSection, SourceSection
+from longhaul.core.output import Say
+from longhaul.core.units import count
 from longhaul.data.corpus.removed import Removed
-from longhaul.data.documents import Document
+from longhaul.data.documents import Breakage, Document
+from longhaul.data.sources import locate
 
 _UInt64s: TypeAlias = npt.NDArray[np.uint64]
 
@@ -180,6 +185,37 @@ class Contamination:
         where = f"{document.name} ({overlap.share:.0%} of {overlap.with_document})"
         removed.drop(reason, where, document.text)
         return not self._removes
+
+
+def contamination_of(
+    data: DataSection,
+    seed: int,
+    downloads: Path,
+    say: Say,
+    held_out: Iterable[Document] = (),
+) -> Contamination | None:
+    """What a recipe asks for; None if it does not. `held_out`: documents that are held out of its
+    own sources. DataError if an evaluation set is missing or broken.
+    """
+    settings = data.contamination
+    if settings.action == "off":
+        return None
+    text = EvaluationText()
+    for document in held_out:
+        text.add("held out", document)
+    for path in settings.evaluation_sets:
+        corpus = locate(SourceSection(path=path), seed, downloads, say)
+        breakage = Breakage(corpus.name, data.max_broken_fraction)
+        for document in corpus.documents(breakage):
+            text.add(corpus.name, document)
+        breakage.judge()
+    short = f"; {count(text.too_short, 'document')} of fewer than {SHORT} words left out"
+    say(
+        f"contamination: {count(len(text.names), 'document')} to look for"
+        f"{short if text.too_short else ''}"
+        + (f"; one run of words in {text.sampled} is compared" if text.sampled > 1 else "")
+    )
+    return Contamination(text, settings.action, settings.max_share)
 
 
 def kept(

@@ -15,7 +15,7 @@ from longhaul.config.data import DataSection
 from longhaul.config.recipe import source_name
 from longhaul.core.errors import DataError
 from longhaul.data.dataset import Dataset
-from longhaul.data.order import Int64s, Mixture, Stage, StagedMixture
+from longhaul.data.order import Int64s, Stage, StagedMixture, mixture_of
 from longhaul.logbook.mixture_changes import DrawnStage, MixtureBefore
 
 _CYCLE = 4096
@@ -144,9 +144,9 @@ def plan_mixture(
             begin = before.until
             taken = StagedMixture(stages, _CYCLE, len(names)).taken(begin)[: len(sources)]
     planner = _Planner(sources, cycle, taken, stages)
-    sized = [_at_temperature(source, data.temperature) for source in sources]
-    for first, weights, end in _eras(names, sized, sources, data, begin):
-        planner.add(first, weights, sized, end)
+    own = _weights(sources, data, {})
+    for first, weights, end in _eras(sources, data, begin):
+        planner.add(first, weights, own, end)
     return MixturePlan(
         tuple(names), tuple(counts), tuple(stages), tuple(planner.left_out), planner.exhausted
     )
@@ -162,30 +162,26 @@ def cycle_for(weights: Sequence[float]) -> int:
     return min(_LONGEST_CYCLE, 1 << math.ceil(math.log2(_FEWEST_IN_CYCLE / smallest)))
 
 
-def _at_temperature(source: MixtureSource, temperature: float | None) -> float:
-    if temperature is None:
-        return source.weight
-    return source.weight * float(source.num_tokens ** (1 / temperature))
+def _weights(
+    sources: Sequence[MixtureSource], data: DataSection, given: Mapping[str, float]
+) -> tuple[float, ...]:
+    """Of each source the weight that a stage gives, or else its own, times what its size counts."""
+    found = []
+    for source in sources:
+        weight = given.get(source.name, source.weight)
+        if data.temperature is not None:
+            weight *= float(source.num_tokens ** (1 / data.temperature))
+        found.append(weight)
+    return tuple(found)
 
 
 def _eras(
-    names: Sequence[str],
-    sized: Sequence[float],
-    sources: Sequence[MixtureSource],
-    data: DataSection,
-    begin: int,
+    sources: Sequence[MixtureSource], data: DataSection, begin: int
 ) -> list[tuple[int, tuple[float, ...], float]]:
     """First draw, weights and end of each stage of the recipe that lies behind draw `begin`."""
-
-    def weights(given: Mapping[str, float]) -> tuple[float, ...]:
-        # What a stage gives replaces the recipe's weight, and the size counts as before.
-        return tuple(
-            given[source.name] * (size / source.weight) if source.name in given else size
-            for source, size in zip(sources, sized, strict=True)
-        )
-
     later = sorted(data.stages, key=lambda stage: stage.from_draw)
-    all_eras = [(0, weights({})), *((s.from_draw, weights(s.weights)) for s in later)]
+    all_eras = [(0, _weights(sources, data, {}))]
+    all_eras += [(s.from_draw, _weights(sources, data, s.weights)) for s in later]
     ends = [first for first, _ in all_eras[1:]] + [math.inf]
     return [
         (max(first, begin), own, end)
@@ -221,7 +217,7 @@ class _Planner:
                 self.exhausted = begin if self.exhausted is None else self.exhausted
             cycle = cycle_for(left) if self._cycle == "auto" else self._cycle
             self._stages.append(Stage(begin, left, cycle))
-            mixture = Mixture(left, cycle)
+            mixture = mixture_of(left, cycle)
             until, reached = end, -1
             for number in np.flatnonzero(free & np.isfinite(self._most)).tolist():
                 if mixture.counts[number]:

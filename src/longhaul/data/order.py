@@ -112,6 +112,12 @@ class Mixture:
         return turns * self.cycle + int(place) + 1
 
 
+@lru_cache(maxsize=8)
+def mixture_of(weights: tuple[float, ...], cycle: int) -> Mixture:
+    """The same, kept: a long cycle takes a second to lay out."""
+    return Mixture(weights, cycle)
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Weights that hold from a draw on."""
@@ -134,7 +140,7 @@ class StagedMixture:
         self._begins = np.array([stage.from_draw for stage in stages], dtype=np.int64)
         if self._begins[0] != 0 or (np.diff(self._begins) <= 0).any():
             raise ValueError(f"stages begin at draws {self._begins.tolist()}, not 0 and rising")
-        self._mixtures = [Mixture(stage.weights, stage.cycle or cycle) for stage in stages]
+        self._mixtures = [mixture_of(stage.weights, stage.cycle or cycle) for stage in stages]
         numbers = [
             np.array(stage.sources or range(len(stage.weights)), np.int64) for stage in stages
         ]

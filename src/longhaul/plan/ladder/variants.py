@@ -92,6 +92,22 @@ def ladder_sizes(
     )
 
 
+def size_at(recipe: Recipe, share: float, tokens: int | None = None) -> LadderSize:
+    """The recipe with this share of its heads, at its own length or so many tokens; UsageError if
+    that is no size of it.
+    """
+    model = recipe.model
+    together = model.heads // model.key_heads
+    heads = max(together, round(model.heads * share / together) * together)
+    for size in _size(recipe, heads):
+        per_parameter = None if tokens is None else tokens / size.parameters
+        return _trained_on(recipe, size, per_parameter)
+    raise UsageError(
+        f"recipe {recipe.name}: {heads} of its {model.heads} heads make no model of it",
+        "give another share, or --set model.heads=N with more, narrower heads",
+    )
+
+
 def _spaced(possible: list[LadderSize], count: int, growth: float) -> list[LadderSize] | None:
     """The largest, and below it those nearest to each `growth`-th part; None if there are none."""
     chosen, left = possible[-1:], possible[:-1]

@@ -1,0 +1,1 @@
+"""`longhaul data value`: small models with and without each source and filter."""
