@@ -19,13 +19,14 @@ from typing import Any
 
 import psutil
 
-from longhaul.config.data import TokenizerSection
+from longhaul.config.data import DataSection, TokenizerSection
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.core.files import fsync_folder, sha256_of, write_bytes, write_json
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
+from longhaul.data.clean.cleaner import filter_files
 from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
@@ -37,6 +38,8 @@ from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTo
 _DEFAULT_VOCAB = 8192
 _UNFINISHED = ".preparing"
 _ABANDONED_S = 24 * 3600.0
+_LATER = frozenset({"clean", "filters", "adapter", "url_field", "filtered"})
+"""Settings that the first prepared folders did not know."""
 
 
 def prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
@@ -96,13 +99,28 @@ def _folder_name(
     decisive = {
         "formats": [DATASET_FORMAT, SHARD_VERSION],
         # Stages decide what is read when, and nothing that is prepared.
-        "data": recipe.data.model_dump(mode="json", exclude={"stages"}),
+        "data": _decisive(recipe.data),
         "tokenizer": recipe.tokenizer.model_dump(mode="json"),
         "tokenizer_file": [sha256_of(p) for p in tokenizer] if tokenizer else None,
         "corpora": [corpus.identity for corpus in corpora],
     }
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return f"{file_stem(corpora[0].name)}-{digest[:12]}"
+
+
+def _decisive(data: DataSection) -> dict[str, Any]:
+    """Settings, without those that came later and are not in use: what was prepared before they
+    came is found again. A file that a filter reads counts with its content.
+    """
+    values = data.model_dump(mode="json", exclude={"stages"})
+    for section, table in [(data, values), *zip(data.sources, values["sources"], strict=True)]:
+        for name in _LATER & table.keys():
+            field = type(section).model_fields[name]
+            if getattr(section, name) == field.get_default(call_default_factory=True):
+                del table[name]
+    if files := filter_files(data.filters):
+        values["filter_files"] = [sha256_of(path) for path in files]
+    return values
 
 
 def _check_kinds(settings: TokenizerSection, corpora: tuple[Corpus, ...]) -> None:
