@@ -6,6 +6,8 @@ from typing import Any
 
 from longhaul.core.units import Bytes
 
+CHANGED = "changed: "
+"""Reasons that begin so count documents that were changed and stay."""
 MOST_EXAMPLES = 20
 """Kept of each reason."""
 _EXCERPT = 200
@@ -54,8 +56,9 @@ class Removed:
 
     @property
     def documents(self) -> int:
-        """Left out in all."""
-        return sum(reason.documents for reason in self.reasons.values())
+        """Left out in all, those that were changed not among them."""
+        left_out = (r for name, r in self.reasons.items() if not name.startswith(CHANGED))
+        return sum(reason.documents for reason in left_out)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, by reason."""

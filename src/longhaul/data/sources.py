@@ -20,15 +20,16 @@ from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import DataError
 from longhaul.core.output import Say
 from longhaul.core.schedules import derive_key
+from longhaul.data.adapters.adapt import read_source_file
 from longhaul.data.documents import Breakage, Document
 from longhaul.data.readers import (
     KNOWN_FORMATS,
     TOKEN_SUFFIXES,
     format_of,
-    read_file,
     suffix_advice,
     taken_from_folder,
 )
+from longhaul.data.removed import Removed
 from longhaul.data.token_files import TokenPath
 
 BUILTIN_SOURCES = ("python-stdlib", "python-packages", "synthetic")
@@ -96,6 +97,41 @@ def _synthetic_text(seed: int, number: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+_File = tuple[Path, str]
+"""Where it lies, and its name within the source."""
+_Found = tuple[Sequence[_File], Any]
+"""Files in order, and their identity."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads a source's text, or some of its files, wherever it is sent."""
+
+    name: str
+    settings: SourceSection
+    seed: int
+    files: tuple[_File, ...]
+
+    @property
+    def tolerates_all(self) -> bool:
+        """Whether what is broken is no fault of the user's: Python's tests hold broken files on
+        purpose.
+        """
+        return self.settings.path in BUILTIN_SOURCES
+
+    def documents(self, breakage: Breakage, removed: Removed | None = None) -> Iterator[Document]:
+        """From the beginning; broken lines and files go to `breakage`, what the source's adapter
+        leaves out to `removed`.
+        """
+        removed = Removed() if removed is None else removed
+        if self.settings.path == "synthetic":
+            yield from synthetic_documents(self.seed)
+        if self.tolerates_all:
+            breakage = Breakage(self.name, max_fraction=1.0)
+        for path, shown in self.files:
+            yield from read_source_file(path, shown, self.settings, breakage, removed)
+
+
 @dataclass(frozen=True)
 class Corpus:
     """One source, found but not read."""
@@ -106,34 +142,22 @@ class Corpus:
     """Share of the training tokens, relative to the others."""
     identity: Any
     """What it consists of, as JSON: equal identities read as equal documents."""
-    documents: Callable[[Breakage], Iterator[Document]]
-    """Reads it from the beginning; broken lines and files go to the `Breakage`."""
+    reader: Reader
     token_files: tuple[TokenPath, ...] = ()
     """What it consists of, if it is tokens already; then it has no documents here."""
 
-
-_File = tuple[Path, str]
-"""Where it lies, and its name within the source."""
-_Found = tuple[Sequence[_File], Any]
-"""Files in order, and their identity."""
+    def documents(self, breakage: Breakage) -> Iterator[Document]:
+        """Reads it from the beginning; broken lines and files go to `breakage`."""
+        return self.reader.documents(breakage)
 
 
 def locate(source: SourceSection, seed: int, downloads: Path, say: Say) -> Corpus:
     """What a source stands for, fetched into `downloads` if remote; DataError if there is none."""
     name = source_name(source.name, source.path)
     files, identity = _files_of(source, seed, downloads, say)
-
-    def documents(breakage: Breakage) -> Iterator[Document]:
-        if source.path == "synthetic":
-            yield from synthetic_documents(seed)
-        if source.path in BUILTIN_SOURCES:
-            # Python's tests hold files that are broken on purpose; they are no fault of the user's.
-            breakage = Breakage(name, max_fraction=1.0)
-        for path, shown in files:
-            yield from read_file(path, shown, source.text_field, breakage)
-
     token_files = _token_paths(source, files) if _is_tokens(source) else ()
-    return Corpus(name, source.weight, identity, documents, token_files)
+    reader = Reader(name, source, seed, tuple(files))
+    return Corpus(name, source.weight, identity, reader, token_files)
 
 
 def _files_of(source: SourceSection, seed: int, downloads: Path, say: Say) -> _Found:

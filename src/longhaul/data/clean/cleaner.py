@@ -16,10 +16,8 @@ from longhaul.data.clean.origin import Domains, Scripts, domains_of
 from longhaul.data.clean.prose import Prose
 from longhaul.data.clean.repetition import repetition_of
 from longhaul.data.documents import Document
-from longhaul.data.removed import Removed
+from longhaul.data.removed import CHANGED, Removed
 
-CHANGED = "changed: "
-"""Reasons that begin so count documents that were changed and stay; all others, those that go."""
 _CONTEXT = 40
 """Characters on each side of a change that an example shows."""
 

@@ -6,25 +6,29 @@ Only what cannot well be something else is masked: a telephone number looks like
 
 import ipaddress
 import re
+from collections.abc import Iterator
 
 KEY, EMAIL, IP_ADDRESS = "<KEY>", "<EMAIL>", "<IP_ADDRESS>"
 
 _PREFIXED = {
-    # What a text must hold for the pattern to be tried: searching for words costs far less.
-    "AKIA": r"\bAKIA[0-9A-Z]{16}\b",  # Amazon
-    "ASIA": r"\bASIA[0-9A-Z]{16}\b",
-    "AIza": r"\bAIza[\w-]{35}",  # Google
-    "gh": r"\bgh[opsur]_[0-9A-Za-z]{36,}",  # GitHub
-    "github_pat_": r"\bgithub_pat_\w{50,}",
-    "glpat-": r"\bglpat-[\w-]{20,}",  # GitLab
-    "xox": r"\bxox[abeoprs]-[0-9A-Za-z-]{10,}",  # Slack
-    "k_live_": r"\b[prs]k_live_[0-9A-Za-z]{16,}",  # Stripe
-    "sk-": r"\bsk-(?:ant-|proj-)?[\w-]{32,}",  # OpenAI, Anthropic
-    "hf_": r"\bhf_[A-Za-z]{34}\b",  # Hugging Face
-    "npm_": r"\bnpm_[0-9A-Za-z]{36}\b",
-    "pypi-": r"\bpypi-AgE[\w-]{50,}",
-    "eyJ": r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}",  # JSON web tokens
-    "PRIVATE KEY": r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]+-----END [A-Z ]*PRIVATE KEY-----",
+    # What a text must hold for the pattern to be tried. Each pattern begins with it too, and looks
+    # back after it: a search for fixed characters is many times as fast as one for word borders.
+    "AKIA": r"AKIA(?<!\w....)[0-9A-Z]{16}\b",  # Amazon
+    "ASIA": r"ASIA(?<!\w....)[0-9A-Z]{16}\b",
+    "AIza": r"AIza(?<!\w....)[\w-]{35}",  # Google
+    "ghp_": r"ghp_(?<!\w....)[0-9A-Za-z]{36,}",  # GitHub
+    "gho_": r"gho_(?<!\w....)[0-9A-Za-z]{36,}",
+    "ghs_": r"ghs_(?<!\w....)[0-9A-Za-z]{36,}",
+    "github_pat_": r"github_pat_\w{50,}",
+    "glpat-": r"glpat-[\w-]{20,}",  # GitLab
+    "xox": r"xox[abeoprs]-(?<!\w.....)[0-9A-Za-z-]{10,}",  # Slack
+    "k_live_": r"k_live_(?<![^\W_]........)[0-9A-Za-z]{16,}",  # Stripe
+    "sk-": r"sk-(?<!\w...)(?=[\w-]*\d)(?:ant-|proj-)?[\w-]{32,}",  # OpenAI, Anthropic
+    "hf_": r"hf_(?<!\w...)[A-Za-z]{34}\b",  # Hugging Face
+    "npm_": r"npm_(?<!\w....)[0-9A-Za-z]{36}\b",
+    "pypi-AgE": r"pypi-AgE[\w-]{50,}",
+    "eyJ": r"eyJ(?<!\w...)[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}",  # JSON web tokens
+    " PRIVATE KEY-": r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]+-----END [A-Z ]*PRIVATE KEY-----",
 }
 _SECRETS = {holds: re.compile(pattern) for holds, pattern in _PREFIXED.items()}
 # `password = "…"`: only in quotes, of 12 characters or more and with a digit, so that an example
@@ -34,10 +38,10 @@ _ASSIGNED = re.compile(
     r"(?P<quote>['\"])(?P<value>(?=[^'\"\s]*\d)[^'\"\s]{12,200})(?P=quote)"
 )
 _ASSIGNING = ("passw", "secret", "token", "apikey", "api_key", "accesskey", "access_key")
-_EMAIL = re.compile(
-    r"(?<![\w.+%-])[A-Za-z0-9][\w.+%-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b"
-)
-_IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)")
+_DOMAIN = re.compile(r"@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b")
+_LOCAL_PART = re.compile(r"[A-Za-z0-9][\w.+%-]{0,63}\Z")
+_IPV4 = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\w-]|\.\d)")
+_BEFORE_ADDRESS = re.compile(r"[\w.-]\Z")
 _VERSION = re.compile(r"(?i)(?:version|release|[^a-z]v)[ .:=]{0,2}$")
 
 
@@ -65,25 +69,34 @@ def mask_addresses(text: str) -> tuple[str, int]:
     """The text with `<EMAIL>` and `<IP_ADDRESS>`, and how many; private and reserved IPv4 addresses
     and versions of four numbers stay.
     """
-    count = 0
-    if "@" in text:
-        text, count = _EMAIL.subn(EMAIL, text)
-    masked = 0
-
-    def masked_address(found: re.Match[str]) -> str:
-        nonlocal masked
-        before = text[max(0, found.start() - 12) : found.start()]
-        if not _is_public(found.group()) or _VERSION.search(before):
-            return found.group()
-        masked += 1
-        return IP_ADDRESS
-
-    masked_text = _IPV4.sub(masked_address, text)
-    return masked_text, count + masked
+    found = [(*span, EMAIL) for span in _emails(text)] if "@" in text else []
+    found += [
+        (match.start(), match.end(), IP_ADDRESS)
+        for match in _IPV4.finditer(text)
+        if _is_address(match, text)
+    ]
+    pieces, end = [], 0
+    for begin, stop, placeholder in sorted(found):
+        if begin >= end:
+            pieces += [text[end:begin], placeholder]
+            end = stop
+    return "".join([*pieces, text[end:]]), len(found)
 
 
-def _is_public(address: str) -> bool:
+def _emails(text: str) -> Iterator[tuple[int, int]]:
+    """Begin and end of each; searched from its `@`, of which a text has few."""
+    for match in _DOMAIN.finditer(text):
+        before = text[max(0, match.start() - 64) : match.start()]
+        if local := _LOCAL_PART.search(before):
+            yield match.start() - len(before) + local.start(), match.end()
+
+
+def _is_address(match: re.Match[str], text: str) -> bool:
+    """Whether four numbers are a public IPv4 address, and no version."""
+    before = text[max(0, match.start() - 12) : match.start()]
+    if _BEFORE_ADDRESS.search(before) or _VERSION.search(before):
+        return False
     try:
-        return ipaddress.IPv4Address(address).is_global
+        return ipaddress.IPv4Address(match.group()).is_global
     except ValueError:
         return False

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from longhaul.config.corpus import FilterSection
 from longhaul.data.clean.prose import Prose
@@ -89,20 +90,28 @@ def num_stop_words(prose: Prose) -> float:
 
 
 def bits_per_byte(prose: Prose) -> float:
-    """Entropy of the text's own byte counts, 0 to 8 bits.
+    """Entropy of a byte of UTF-8 once the byte before is known, by the text's own counts of pairs.
 
-    Prose has 4.2 to 4.8 whatever its alphabet, base64 6; a line again and again has as little as
-    the line itself, which `repeated_lines` finds.
+    Measured: English, Russian, Korean, Chinese and Japanese prose 2.0 to 3.7, code from 1.5, one
+    phrase again and again 1, base64 3.8 (of 1,000 bytes) to 5.8. Without the byte before, Chinese
+    has more than base64, and a phrase as much as the text it is from.
     """
-    counts = np.bincount(np.frombuffer(prose.text.encode(), np.uint8), minlength=256)
-    shares = counts[counts > 0] / counts.sum()
+    content = np.frombuffer(prose.text.encode(), np.uint8)
+    pairs = content[:-1].astype(np.int64) * 256 + content[1:]
+    return _entropy(np.bincount(pairs)) - _entropy(np.bincount(content[:-1]))
+
+
+def _entropy(counts: npt.NDArray[np.int64]) -> float:
+    """Bits; 0 for no counts."""
+    present = counts[counts > 0]
+    shares = present / max(1, present.sum())
     return float(-(shares * np.log2(shares)).sum())
 
 
 def _measures() -> Iterator[tuple[str, Callable[[Prose], float], tuple[float, float], str]]:
     """Setting, figure, limits for `true`, preset; the cheapest first."""
     yield "length", num_characters, (0, math.inf), ""
-    yield "entropy", bits_per_byte, (3.2, 5.8), ""
+    yield "entropy", bits_per_byte, (1.5, 4.2), ""
     yield "words", num_words, (50, 100_000), "gopher"
     yield "word_length", mean_word_length, (3, 10), "gopher"
     yield "symbols", symbols_per_word, (0, 0.1), "gopher"

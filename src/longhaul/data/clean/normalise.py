@@ -32,6 +32,7 @@ _UNSEEN = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u202a-\u202e\u2060-\u2064\u2066-\u206f"
     "\ufeff\ufff9-\ufffb\U000e0001]"
 )
+_ASCII_CONTROLS = bytes([*range(9), *range(11, 13), *range(14, 32), 127])
 _PAGE_BREAKS = re.compile("[\v\f\x85]")
 
 
@@ -52,6 +53,8 @@ def normalise(text: str, switches: CleanSection) -> tuple[str, list[str]]:
 
 def without_unseen(text: str) -> str:
     """Without control characters and characters of no width; page breaks become line ends."""
+    if text.isascii() and len(text.encode().translate(None, _ASCII_CONTROLS)) == len(text):
+        return text  # ten times as fast as the search for characters of no width
     if "\x1b" in text:
         text = _SEQUENCES.sub("", text)
     return _PAGE_BREAKS.sub("\n", _UNSEEN.sub("", text))

@@ -17,7 +17,7 @@ from longhaul.core.errors import RecipeError
 from longhaul.data.documents import Document, text_digest
 
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
-_ASCII_LETTERS = re.compile(r"[A-Za-z]")
+_NO_ASCII_LETTERS = bytes(c for c in range(256) if not (c < 128 and chr(c).isalpha()))
 _WIDTHS = ("FULLWIDTH", "HALFWIDTH")
 
 
@@ -42,7 +42,7 @@ class Scripts:
 def count_scripts(text: str) -> Counter[str]:
     """Letters by script, as in `config.corpus.Script`."""
     beyond = "" if text.isascii() else "".join(_BEYOND_ASCII.findall(text))
-    counts: Counter[str] = Counter(latin=len(_ASCII_LETTERS.findall(text)))
+    counts: Counter[str] = Counter(latin=len(text.encode().translate(None, _NO_ASCII_LETTERS)))
     for character, times in Counter(beyond).items():
         if script := _script_of(character):
             counts[script] += times

@@ -1,5 +1,5 @@
 """Where `Removed` was first; it lies beside the stages that count with it."""
 
-from longhaul.data.removed import MOST_EXAMPLES, Reason, Removed
+from longhaul.data.removed import CHANGED, MOST_EXAMPLES, Reason, Removed
 
-__all__ = ["MOST_EXAMPLES", "Reason", "Removed"]
+__all__ = ["CHANGED", "MOST_EXAMPLES", "Reason", "Removed"]
