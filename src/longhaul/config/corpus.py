@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import PlainValidator
+from pydantic import PlainSerializer, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from longhaul.config.section import Section, fixed
@@ -52,16 +52,24 @@ def _range(value: Any) -> Any:
     return pair
 
 
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+# What pydantic makes of a checked pair by itself comes with warnings.
+_AS_LIST = PlainSerializer(_listed, when_used="json")
 _Limit: TypeAlias = Annotated[
     float | bool | None, PlainValidator(_limit_or_switch, json_schema_input_type=float | bool)
 ]
 _Range: TypeAlias = Annotated[
     tuple[float, float] | bool | None,
     PlainValidator(_range_or_switch, json_schema_input_type=tuple[float, float] | bool),
+    _AS_LIST,
 ]
 _OwnRange: TypeAlias = Annotated[
     tuple[float, float] | None,
     PlainValidator(_range, json_schema_input_type=tuple[float, float] | Literal[False]),
+    _AS_LIST,
 ]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -64,19 +65,33 @@ class Cleaner:
         return document if text == document.text else replace(document, text=text)
 
     def _changed(self, document: Document, removed: Removed) -> str:
-        """The text normalised and masked."""
-        text, changed = normalise(document.text, self.switches)
+        """The text normalised and masked; no example shows what is masked."""
+        before = document.text
+        text, changed = normalise(before, self.switches)
         if changed:
-            less = len(document.text.encode()) - len(text.encode())
-            before, after = document.text, text
+            less, after = len(before.encode()) - len(text.encode()), text
             removed.note(
                 f"{CHANGED}{' and '.join(changed)}", document.name, max(0, less),
-                lambda: _difference(before, after),
+                lambda: _difference(self._masked(before), self._masked(after)),
             )  # fmt: skip
+        for name, mask in self._masks():
+            masked, count = mask(text)
+            if count:
+                less, plain = len(text.encode()) - len(masked.encode()), text
+                shown = partial(_masked_place, plain, masked, self._masked)
+                removed.note(f"{CHANGED}{name}", document.name, max(0, less), shown)
+                text = masked
+        return text
+
+    def _masks(self) -> Iterator[tuple[str, Callable[[str], tuple[str, int]]]]:
         if self.switches.mask_secrets:
-            text = _masked(mask_secrets, "secrets", text, document, removed)
+            yield "secrets", mask_secrets
         if self.switches.mask_addresses:
-            text = _masked(mask_addresses, "addresses", text, document, removed)
+            yield "addresses", mask_addresses
+
+    def _masked(self, text: str) -> str:
+        for _, mask in self._masks():
+            text, _ = mask(text)
         return text
 
     def _reasons(self, document: Document, text: str) -> Iterator[str]:
@@ -131,21 +146,11 @@ def filter_files(settings: FilterSection) -> list[Path]:
     return [Path(name).expanduser() for name in named if name]
 
 
-def _masked(
-    mask: Callable[[str], tuple[str, int]],
-    what: str,
-    text: str,
-    document: Document,
-    removed: Removed,
-) -> str:
-    masked, count = mask(text)
-    if count:
-        # The example shows the placeholder, not what it stands for.
-        removed.note(
-            f"{CHANGED}{what}", document.name, max(0, len(text.encode()) - len(masked.encode())),
-            lambda: _around(masked, _first_difference(text, masked)),
-        )  # fmt: skip
-    return masked
+def _masked_place(plain: str, masked: str, mask: Callable[[str], str]) -> str:
+    """The first placeholder in its surroundings, which are masked too."""
+    at = _first_difference(plain, masked)
+    begin = len(mask(masked[:at]))
+    return _around(mask(masked), begin)
 
 
 def _difference(before: str, after: str) -> str:

@@ -19,6 +19,7 @@ from longhaul.data.clean.prose import Prose
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _BULLETS = ("•", "‣", "▶", "◀", "◦", "■", "□", "▪", "▫", "●", "○", "–", "-", "*")
 _ELLIPSES = ("…", "...")
+_FEWEST_BYTES = 500
 _IN_WORD = re.compile(r"[\W_]*(\w+)")
 
 
@@ -90,13 +91,16 @@ def num_stop_words(prose: Prose) -> float:
 
 
 def bits_per_byte(prose: Prose) -> float:
-    """Entropy of a byte of UTF-8 once the byte before is known, by the text's own counts of pairs.
+    """Entropy of a byte of UTF-8 once the byte before is known, by the text's own counts of pairs;
+    NaN, which no limit touches, for a text too short to tell.
 
     Measured: English, Russian, Korean, Chinese and Japanese prose 2.0 to 3.7, code from 1.5, one
     phrase again and again 1, base64 3.8 (of 1,000 bytes) to 5.8. Without the byte before, Chinese
     has more than base64, and a phrase as much as the text it is from.
     """
     content = np.frombuffer(prose.text.encode(), np.uint8)
+    if len(content) < _FEWEST_BYTES:
+        return math.nan
     pairs = content[:-1].astype(np.int64) * 256 + content[1:]
     return _entropy(np.bincount(pairs)) - _entropy(np.bincount(content[:-1]))
 

@@ -10,14 +10,18 @@ import unicodedata
 
 from longhaul.config.corpus import CleanSection
 
-REPLACEMENTS: dict[str, str] = {
-    # Old Macintosh line ends, page breaks and what Unicode has for line ends; \r\n loses its \r.
-    **dict.fromkeys("\r\v\f\x85\u2028\u2029", "\n"),
-    # Spaces that look like one; not the ideographic space, which is as wide as a character.
-    **dict.fromkeys("\u00a0\u1680\u202f\u205f" + "".join(map(chr, range(0x2000, 0x200B))), " "),
+REPLACEMENTS: dict[str, dict[str, str]] = {
+    "whitespace": {
+        # Old Macintosh line ends, page breaks and Unicode's line ends; \r\n loses its \r.
+        **dict.fromkeys("\r\v\f\x85\u2028\u2029", "\n"),
+        # Spaces that look like one; not the ideographic space, which is as wide as a character.
+        **dict.fromkeys("\u00a0\u1680\u202f\u205f", " "),
+        **dict.fromkeys(map(chr, range(0x2000, 0x200B)), " "),
+    },
+    # Control characters without which two words would grow together.
+    "characters": dict.fromkeys("\v\f\x85", "\n"),
 }
-"""What one character becomes: for `whitespace` all of them, for `characters` those that are
-control characters, so that no two words grow together."""
+"""What one character becomes, by switch."""
 
 _LINE_BREAKS = re.compile("\r\n?|[\v\f\x85\u2028\u2029]")
 _SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f]")
