@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longhaul.cli import corpus
 from longhaul.cli.common import (
     PREPARED,
     RUNS,
@@ -139,3 +140,7 @@ def at(
 
     for line in documents_at(run, runs_dir, step, attempt):
         print(line)
+
+
+app.command()(corpus.clean)
+app.command()(corpus.classifier)
