@@ -49,7 +49,8 @@ class Cleaner:
         if not text or text.isspace():
             removed.drop("nothing left", document.name, document.text)
             return None
-        for reason in self._reasons(document, text):
+        prose = Prose(text)
+        for reason in self._reasons(document, prose):
             removed.drop(reason, document.name, text)
             return None
         if self.lines is not None:
@@ -59,7 +60,7 @@ class Cleaner:
         if not text or text.isspace():
             removed.drop("nothing left", document.name, document.text)
             return None
-        for reason in self._last_reasons(text):
+        for reason in self._last_reasons(prose if text == prose.text else Prose(text)):
             removed.drop(reason, document.name, text)
             return None
         return document if text == document.text else replace(document, text=text)
@@ -94,23 +95,22 @@ class Cleaner:
             text, _ = mask(text)
         return text
 
-    def _reasons(self, document: Document, text: str) -> Iterator[str]:
+    def _reasons(self, document: Document, prose: Prose) -> Iterator[str]:
         """Why a document goes, judged as a whole; the first is what it is counted under."""
         for domains in self.domains:
             if reason := domains.reason(document):
                 yield reason
-        if self.scripts is not None and (reason := self.scripts.reason(text)):
+        if self.scripts is not None and (reason := self.scripts.reason(prose.text)):
             yield reason
-        prose = Prose(text)
         for prose_filter in self.prose_filters:
             if reason := prose_filter.reason(prose):
                 yield reason
 
-    def _last_reasons(self, text: str) -> Iterator[str]:
+    def _last_reasons(self, prose: Prose) -> Iterator[str]:
         """Why what is left of it goes."""
-        if self.pages is not None and (reason := self.pages.reason(text)):
+        if self.pages is not None and (reason := self.pages.reason(prose.text)):
             yield reason
-        if self.quality is not None and (reason := self.quality.reason(Prose(text))):
+        if self.quality is not None and (reason := self.quality.reason(prose)):
             yield reason
 
 

@@ -6,7 +6,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-_PARAGRAPHS = re.compile(r"\n{2,}")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -45,8 +44,9 @@ class Prose:
 
     @cached_property
     def paragraphs(self) -> list[str]:
-        """What empty lines separate."""
-        return _PARAGRAPHS.split(self.text.strip())
+        """What empty lines separate, without line ends around."""
+        pieces = (piece.strip("\n") for piece in self.text.split("\n\n"))
+        return [piece for piece in pieces if piece]
 
     @property
     def num_with_letter(self) -> int:
