@@ -146,7 +146,7 @@ def deduplicate(text: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-dedup-ours-", dir=text.parent) as name:
         corpus = locate(data.sources[0], 0, Path(name), print)
         resources = Resources.of_machine()
-        Refinery((corpus,), data, None, Path(name) / "tokens", resources, print).deduplicated()
+        Refinery((corpus,), data, None, 0, Path(name) / "tokens", resources, print).deduplicated()
 
 
 def theirs(peer: Path, text: Path, room: Path) -> Run:

@@ -11,8 +11,8 @@ from longhaul.data.contamination import (
     contamination_of,
     kept,
 )
-from longhaul.data.corpus.removed import Removed
 from longhaul.data.documents import Document
+from longhaul.data.removed import Removed
 
 WORDS = [f"word{n}" for n in range(2000)]
 
@@ -73,7 +73,8 @@ def test_what_is_removed_is_counted_by_set_and_what_is_reported_is_kept() -> Non
     assert reason.examples[0][0] == "dirty (100% of quiz: quiz.jsonl:1)"
     reported = Removed()
     assert len(list(kept(documents, made(question, action="report"), reported))) == 2
-    assert list(reported.reasons) == ["contaminated by quiz (kept)"]
+    assert list(reported.reasons) == ["kept: contaminated by quiz"]
+    assert reported.documents == 0
 
 
 def test_memory_is_bounded_and_a_copy_is_still_found(monkeypatch: pytest.MonkeyPatch) -> None:

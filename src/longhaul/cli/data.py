@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longhaul.cli import corpus
 from longhaul.cli.common import (
     PREPARED,
     RUNS,
@@ -165,3 +166,5 @@ def at(
 
 
 app.command()(value)
+app.command()(corpus.clean)
+app.command()(corpus.classifier)

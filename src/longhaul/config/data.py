@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator
 
+from longhaul.config.corpus import Adapter, CleanSection, FilterSection
 from longhaul.config.section import Section, changed_at_start, fixed, whole_or_auto
 
 
@@ -28,6 +29,14 @@ class SourceSection(Section):
     sign of its own, and a folder of tokens is not told from one of text: name the format."""
     sha256: str = fixed("", pattern=r"^([0-9a-f]{64})?$")
     """Expected hash of a single remote file; empty does not check."""
+    adapter: Adapter = fixed("")
+    """What makes documents of the source's records: `discussion` takes each tree's longest chain,
+    `questions` a question and its best answers, `mail` what somebody wrote, without headers, quotes
+    and signature, `proceedings` pages without their heads, feet and hyphens."""
+    url_field: str = fixed("")
+    """Field that holds a page's address in JSON lines and Parquet, for lists of domains."""
+    filtered: bool = fixed(True)
+    """Whether `data.filters` judge this source; most of their rules are for prose, not code."""
 
 
 class HeldOutSection(Section):
@@ -97,6 +106,10 @@ class DataSection(Section):
     """The validation split."""
     contamination: ContaminationSection = Field(default_factory=ContaminationSection)
     """Training documents that hold text of it, or of other evaluation sets."""
+    clean: CleanSection = Field(default_factory=CleanSection)
+    """What is changed in every text."""
+    filters: FilterSection = Field(default_factory=FilterSection)
+    """Which documents are left out."""
 
     def stage_at(self, draw: int) -> int:
         """How many stages have begun at a draw; 0 while the sources' own weights hold."""

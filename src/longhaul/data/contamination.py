@@ -20,8 +20,8 @@ import numpy.typing as npt
 from longhaul.config.data import DataSection, SourceSection
 from longhaul.core.output import Say
 from longhaul.core.units import count
-from longhaul.data.corpus.removed import Removed
 from longhaul.data.documents import Breakage, Document
+from longhaul.data.removed import KEPT, Removed
 from longhaul.data.sources import locate
 
 _UInt64s: TypeAlias = npt.NDArray[np.uint64]
@@ -181,7 +181,7 @@ class Contamination:
         set_name = overlap.with_document.partition(":")[0]
         reason = f"contaminated by {set_name}"
         if not self._removes:
-            reason += " (kept)"
+            reason = KEPT + reason
         where = f"{document.name} ({overlap.share:.0%} of {overlap.with_document})"
         removed.drop(reason, where, document.text)
         return not self._removes

@@ -25,6 +25,8 @@ class Document:
     name: str
     """`peps.jsonl:17` (line), `part-0.parquet:17` (row), `os.py` (path relative to the source), or
     `big.txt#2` (second piece of a file that was cut)."""
+    url: str = ""
+    """Address of the page it was on, where the source says it."""
 
 
 def cut_text(text: str, max_characters: int) -> list[str]:

@@ -27,6 +27,7 @@ from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.core.files import fsync_folder, sha256_of, write_bytes, write_json
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
+from longhaul.data.clean.cleaner import filter_files
 from longhaul.data.corpus.engine import Resources
 from longhaul.data.corpus.refine import Refinery, goes_in_parts
 from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
@@ -46,9 +47,15 @@ from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTo
 _DEFAULT_VOCAB = 8192
 _UNFINISHED = ".preparing"
 _STAGES = "corpus"
+LEFT_OUT = "left-out.json"
+"""In a prepared folder: documents that cleaning, filters and contamination left out or changed."""
 _ABANDONED_S = 24 * 3600.0
 _NOT_PREPARED: dict[str, Any] = {"temperature": True, "sources": {"__all__": {"max_epochs"}}}
 """As stages of the mixture, these decide what is read when, and nothing that is prepared."""
+_LATER = frozenset(
+    {"adapter", "clean", "contamination", "dedup", "filtered", "filters", "url_field"}
+)
+"""Settings that the first prepared folders did not know."""
 
 
 def prepare(
@@ -131,15 +138,18 @@ def _folder_name(
 
 
 def _decisive(data: DataSection) -> dict[str, Any]:
-    """Settings of what is prepared; later ones only where they are used, so that a folder keeps the
-    name that it had before there were any.
+    """Settings of what is prepared, without those that came later and are not in use: what was
+    prepared before they came is found again. A file that a filter reads counts with its content.
     """
-    found = data.model_dump(mode="json", exclude={"stages": True, **_NOT_PREPARED})
-    if data.contamination.action == "off":
-        del found["contamination"]
-    if data.dedup.threshold is None:
-        del found["dedup"]
-    return found
+    values = data.model_dump(mode="json", exclude={"stages": True, **_NOT_PREPARED})
+    for section, table in [(data, values), *zip(data.sources, values["sources"], strict=True)]:
+        for name in _LATER & table.keys():
+            field = type(section).model_fields[name]
+            if getattr(section, name) == field.get_default(call_default_factory=True):
+                del table[name]
+    if files := filter_files(data.filters):
+        values["filter_files"] = [sha256_of(path) for path in files]
+    return values
 
 
 def _check_kinds(settings: TokenizerSection, corpora: tuple[Corpus, ...]) -> None:
@@ -209,7 +219,7 @@ class _Work:
         if self.resources is None and not goes_in_parts(text, data):
             return TextInOneProcess(text, data, other, self.say)
         resources = Resources.of_machine() if self.resources is None else self.resources
-        return Refinery(text, data, other, self.tokens, resources, self.say)
+        return Refinery(text, data, other, self.recipe.seed, self.tokens, resources, self.say)
 
 
 def _fill(folder: Path, work: _Work) -> None:
@@ -232,6 +242,9 @@ def _fill(folder: Path, work: _Work) -> None:
             continue
         of_text, found = next(surveyed)
         made.append((found, text.tokens(of_text, stem, found, tokenizer)))
+    if isinstance(text, Refinery) and any((left_out := text.left_out()).values()):
+        write_json(folder / LEFT_OUT, left_out)
+        say(f"data: what was left out, with examples: {LEFT_OUT} in the prepared folder")
     write_json(folder / MANIFEST, _manifest(folder, recipe, tokenizer, made))
 
 

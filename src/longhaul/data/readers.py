@@ -112,11 +112,14 @@ def suffix_advice(name: str) -> str:
     return f"{KNOWN_FORMATS}{nearest}; give plain text the name {Path(name).stem}.txt"
 
 
-def read_file(path: Path, name: str, text_field: str, breakage: Breakage) -> Iterator[Document]:
+def read_file(
+    path: Path, name: str, text_field: str | None, breakage: Breakage
+) -> Iterator[Document]:
     """The documents of one file, called `name` in them and in messages.
 
-    JSON lines and Parquet have the text in the field or column `text_field`; `breakage` counts
-    everything seen and everything skipped, and refuses too much of it.
+    JSON lines and Parquet have the text in the field or column `text_field`; with None, a line or
+    row is given whole, as a JSON object. `breakage` counts everything seen and everything skipped,
+    and refuses too much of it.
     """
     breakage.num_seen += 1
     kind = format_of(name)
@@ -189,14 +192,14 @@ def _row(
 
 
 def _json_lines(
-    stream: BinaryIO, name: str, text_field: str, breakage: Breakage
+    stream: BinaryIO, name: str, text_field: str | None, breakage: Breakage
 ) -> Iterator[Document]:
     for number, line in enumerate(bounded_lines(stream), 1):
         if line is None or not line.isspace():
             yield from _row(name, number, partial(_field_of, line, number, text_field), breakage)
 
 
-def _field_of(line: bytes | None, number: int, text_field: str) -> Any:
+def _field_of(line: bytes | None, number: int, text_field: str | None) -> Any:
     if line is None:
         raise _Broken(f"longer than {MAX_LINE_BYTES >> 20} MiB")
     if number == 1:
@@ -210,13 +213,17 @@ def _field_of(line: bytes | None, number: int, text_field: str) -> Any:
         raise _Broken(f"not JSON ({error})") from None
     if not isinstance(value, dict):
         raise _Broken(f"not a JSON object but {_shown(value)}; every line must be one")
+    if text_field is None:
+        return line.decode()
     if text_field not in value:
         fields = ", ".join(list(value)[:8]) or "none"
         raise _Broken(f"no field {text_field!r} (data.sources.text_field); its fields: {fields}")
     return value[text_field]
 
 
-def _parquet_rows(path: Path, name: str, text_field: str, breakage: Breakage) -> Iterator[Document]:
+def _parquet_rows(
+    path: Path, name: str, text_field: str | None, breakage: Breakage
+) -> Iterator[Document]:
     import pyarrow
     from pyarrow import parquet
 
@@ -224,20 +231,27 @@ def _parquet_rows(path: Path, name: str, text_field: str, breakage: Breakage) ->
     try:
         with parquet.ParquetFile(path) as file:
             columns = file.schema_arrow.names
-            if text_field not in columns:
+            if text_field is not None and text_field not in columns:
                 raise _Broken(
                     f"no column {text_field!r} (data.sources.text_field); "
                     f"its columns: {', '.join(columns[:8]) or 'none'}"
                 )
-            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[text_field]):
-                for scalar in batch.column(0):
+            wanted = None if text_field is None else [text_field]
+            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=wanted):
+                rows = batch.to_struct_array() if text_field is None else batch.column(0)
+                for scalar in rows:
                     number += 1
-                    yield from _row(name, number, scalar.as_py, breakage)
+                    value = partial(_whole_row, scalar) if text_field is None else scalar.as_py
+                    yield from _row(name, number, value, breakage)
     except (pyarrow.ArrowException, OSError) as error:
         first_line = str(error).partition("\n")[0]
         raise _Broken(f"cannot be read as Parquet ({first_line})") from None
     if number == 0:
         breakage.empty(name)
+
+
+def _whole_row(scalar: Any) -> str:
+    return json.dumps(scalar.as_py(), ensure_ascii=False, default=str)
 
 
 def _decoded(content: bytes) -> str:

@@ -20,15 +20,16 @@ from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import DataError
 from longhaul.core.output import Say
 from longhaul.core.schedules import derive_key
+from longhaul.data.adapters.adapt import read_source_file
 from longhaul.data.documents import Breakage, Document
 from longhaul.data.readers import (
     KNOWN_FORMATS,
     TOKEN_SUFFIXES,
     format_of,
-    read_file,
     suffix_advice,
     taken_from_folder,
 )
+from longhaul.data.removed import Removed
 from longhaul.data.token_files import TokenPath
 
 BUILTIN_SOURCES = ("python-stdlib", "python-packages", "synthetic")
@@ -118,14 +119,17 @@ class Reader:
         """
         return self.settings.path in BUILTIN_SOURCES
 
-    def documents(self, breakage: Breakage) -> Iterator[Document]:
-        """From the beginning; broken lines and files go to `breakage`."""
+    def documents(self, breakage: Breakage, removed: Removed | None = None) -> Iterator[Document]:
+        """From the beginning; broken lines and files go to `breakage`, what the source's adapter
+        leaves out to `removed`.
+        """
+        removed = Removed() if removed is None else removed
         if self.settings.path == "synthetic":
             yield from synthetic_documents(self.seed)
         if self.tolerates_all:
             breakage = Breakage(self.name, max_fraction=1.0)
         for path, shown in self.files:
-            yield from read_file(path, shown, self.settings.text_field, breakage)
+            yield from read_source_file(path, shown, self.settings, breakage, removed)
 
 
 @dataclass(frozen=True)

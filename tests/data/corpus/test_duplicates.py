@@ -112,7 +112,7 @@ def stage(tmp_path, sources: dict[str, list[str]], workers=ONE, exact=True, know
                 writer.add(Document(text, f"{source}:{number + row}"), row)
             writer.flush(40)
             parts.append(part_of(folder / f"{number:06d}-000000.parquet"))
-            names.append(f"{source}-{number:06d}")
+            names.append(f"{source}.jsonl.zst-{number:06d}")
     section = DedupSection.model_validate(settings)
     home = tmp_path / "home"
     made = DedupStage(
@@ -120,9 +120,9 @@ def stage(tmp_path, sources: dict[str, list[str]], workers=ONE, exact=True, know
     )
     rows = made.run()
     return {
-        f"{name.rpartition('-')[0]}:{int(name.rpartition('-')[2]) + row}"
+        f"{name.partition('.')[0]}:{int(name.rpartition('-')[2]) + row}"
         for name in names
-        for row in rows.rows(name).tolist()
+        for row in np.load(rows / f"{name}.npy").tolist()
     }
 
 

@@ -9,7 +9,7 @@ from longhaul.data.corpus import parts as parts_module
 from longhaul.data.corpus import reading
 from longhaul.data.corpus.engine import Resources
 from longhaul.data.dataset import MANIFEST
-from longhaul.data.prepare import prepare
+from longhaul.data.prepare import LEFT_OUT, prepare
 
 ONE, TWO = Resources(1, 4 << 30), Resources(2, 4 << 30)
 WORDS = ("ab", "cd", "efg", "hé", "ij", "klm")
@@ -130,3 +130,31 @@ def test_too_much_broken_is_refused_as_in_one_process(tmp_path, recipe_for):
             prepare(recipe_for(path), tmp_path / str(resources), quiet, resources=resources)
         said.append(str(caught.value))
     assert said[0] == said[1]
+
+
+def test_stages_that_are_asked_for_are_counted_with_examples(tmp_path, corpus, recipe_for):
+    sentence = "the quick brown fox jumps over the lazy dog while nobody at all is looking on"
+    judged = tmp_path / "judged.txt"
+    judged.write_text(sentence)
+    texts = [f"before {sentence} after", "  spaced out \n\n\n\n\n text  "]
+    texts += [f"kept {number}" for number in range(9)]
+    extra = tmp_path / "extra.jsonl"
+    extra.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    said = []
+    dataset = prepare(
+        recipe_for(
+            [extra],
+            clean={"whitespace": True},
+            contamination={"action": "remove", "evaluation_sets": (str(judged),)},
+            held_out={"by": "tail", "fraction": 0.3},
+        ),
+        tmp_path / "home", said.append,
+    )  # fmt: skip
+    left_out = json.loads((dataset.folder / LEFT_OUT).read_text())["extra.jsonl"]
+    assert set(left_out) == {"contaminated by judged.txt", "changed: whitespace"}
+    found = left_out["contaminated by judged.txt"]
+    assert found["documents"] == 1
+    assert found["examples"][0][0].startswith("extra.jsonl:1")
+    manifest = json.loads((dataset.folder / MANIFEST).read_text())
+    assert manifest["sources"][0]["documents"] == 10
+    assert manifest["sources"][0]["duplicates_dropped"] == 0

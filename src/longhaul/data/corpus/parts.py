@@ -15,8 +15,8 @@ import numpy.typing as npt
 from longhaul.core.errors import DataError
 from longhaul.core.files import write_atomically, write_json
 from longhaul.core.units import Bytes
-from longhaul.data.corpus.removed import Removed
 from longhaul.data.documents import Document, is_held_out, text_digest
+from longhaul.data.removed import Removed
 
 PART_BYTES = 32_000_000
 """Text after which a part is closed."""
@@ -37,15 +37,20 @@ class Part:
     """Documents of the unit that were read up to its end, those left out among them."""
 
 
+def beside(path: Path, suffix: str) -> Path:
+    """The file of this suffix that goes with a part, or with a stem that may have dots in it."""
+    return path.with_name(path.name.removesuffix(".parquet") + suffix)
+
+
 def mark(path: Path, facts: dict[str, Any]) -> None:
     """Say beside a file, or of a stage, that it is whole."""
-    write_json(path.with_suffix(".json"), facts)
+    write_json(beside(path, ".json"), facts)
 
 
 def marked(path: Path) -> dict[str, Any] | None:
     """What `mark` said; None if it is not whole, or not readable any more."""
     try:
-        facts = json.loads(path.with_suffix(".json").read_text())
+        facts = json.loads(beside(path, ".json").read_text())
     except (OSError, ValueError):
         return None
     return facts if isinstance(facts, dict) else None
@@ -60,7 +65,7 @@ class PartWriter:
         self._unit = unit
         self._number = whole
         self.removed = Removed()
-        """What was left out since the last part."""
+        """What was left out since the last part; whoever reads keeps this one object."""
         self._start()
 
     def _start(self) -> None:
@@ -88,7 +93,7 @@ class PartWriter:
         facts = {"documents": len(self._texts), "bytes": self._num_bytes, "read": num_read}
         mark(path, {**facts, "removed": self.removed.as_json()})
         self._number += 1
-        self.removed = Removed()
+        self.removed.reasons.clear()
         self._start()
 
 

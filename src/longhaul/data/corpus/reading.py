@@ -6,29 +6,21 @@ A unit is a few files that one worker reads; a killed one goes on behind its las
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from longhaul.config.data import DataSection
 from longhaul.core.output import Say
 from longhaul.core.units import Bytes
+from longhaul.data.clean.cleaner import Cleaner
 from longhaul.data.corpus.engine import Resources, run_jobs
 from longhaul.data.corpus.parts import Part, PartWriter, mark, marked, part_name, part_of
 from longhaul.data.corpus.progress import CorpusProgress
-from longhaul.data.corpus.removed import Removed
 from longhaul.data.documents import Breakage, Document
+from longhaul.data.removed import Removed
 from longhaul.data.sources import Corpus, Reader
 
 _UNIT_BYTES = 64_000_000
 """Files are read together up to here; a larger one is a unit of its own."""
 _MOST_FILES = 4096
-
-
-class Cleaner(Protocol):
-    """Makes a document fit for training."""
-
-    def apply(self, document: Document, removed: Removed) -> Document | None:
-        """The document to keep; None if there is none, which `removed` counts."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +43,16 @@ class SourceParts:
     """In the order of their documents."""
     breakage: Breakage
     removed: Removed
-    """By cleaning and filters."""
+    """By adapter, cleaning and filters."""
+
+    def summary(self) -> str:
+        """What was skipped and left out, in a few words; empty if nothing was."""
+        told = [self.breakage.summary()] if self.breakage.summary() else []
+        if self.removed.documents:
+            reasons = sorted(self.removed.left_out(), key=lambda found: (-found[1], found[0]))
+            words = ", ".join(f"{number:,} {name}" for name, number in reasons[:3])
+            told.append(f"{self.removed.documents:,} left out ({words})")
+        return ", ".join(told)
 
 
 def read_source(
@@ -130,8 +131,10 @@ def read_unit(unit: _Unit) -> tuple[int, Bytes]:
     if unit.cleaner is not None:
         keep = unit.cleaner.apply
     number = 0
-    for number, document in enumerate(unit.reader.documents(breakage), 1):
+    for number, document in enumerate(unit.reader.documents(breakage, writer.removed), 1):
         if number <= skipped:
+            # What its adapter left out so far stands in the parts that are whole.
+            writer.removed.reasons.clear()
             continue
         kept = keep(document, writer.removed)
         if kept is not None:

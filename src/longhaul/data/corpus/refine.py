@@ -8,12 +8,17 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from longhaul.config.corpus import CleanSection, FilterSection
 from longhaul.config.data import DataSection, TokenizerSection
 from longhaul.core.clocks import RealClock
+from longhaul.core.files import sha256_of
 from longhaul.core.output import Say
 from longhaul.core.units import Bytes, count, short_bytes, short_seconds
-from longhaul.data.corpus.dedup.duplicates import DedupStage, Duplicates
+from longhaul.data.clean.cleaner import cleaner_of, filter_files
+from longhaul.data.corpus.contaminated import ContaminationStage
+from longhaul.data.corpus.dedup.duplicates import DedupStage
 from longhaul.data.corpus.engine import Resources
 from longhaul.data.corpus.parts import Part
 from longhaul.data.corpus.reading import SourceParts, read_source
@@ -34,7 +39,8 @@ bring, and one process remembers every digest in 100 bytes a document."""
 
 def goes_in_parts(corpora: Sequence[Corpus], data: DataSection) -> bool:
     """Whether text is prepared stage by stage rather than in one process."""
-    if data.dedup.threshold is not None:
+    asked = data.clean != CleanSection() or data.filters != FilterSection()
+    if asked or data.dedup.threshold is not None or data.contamination.action != "off":
         return True
     files = (path for corpus in corpora for path, _ in corpus.reader.files)
     return sum(path.stat().st_size for path in files) >= LARGE_BYTES
@@ -48,6 +54,7 @@ class Refinery:
         corpora: Sequence[Corpus],
         data: DataSection,
         other: OtherForm | None,
+        seed: int,
         tokens: Path,
         resources: Resources,
         say: Say,
@@ -56,11 +63,12 @@ class Refinery:
         self._corpora = corpora
         self._data = data
         self._other = other
+        self._seed = seed
         self._tokens = tokens
         self._resources = resources
         self._say = say
         self._sources: list[SourceParts] = []
-        self._survivors = Survivors(None)
+        self._survivors = Survivors()
 
     def deduplicated(self) -> list[Part]:
         """Read every source into parts, and find what each loses. DataError if too much of a source
@@ -69,17 +77,19 @@ class Refinery:
         self._read()
         parts = [part for source in self._sources for part in source.parts]
         if self._data.drop_exact_duplicates or self._data.dedup.threshold is not None:
-            self._survivors = Survivors(self._duplicates(parts))
+            self._survivors = Survivors((self._duplicates(parts),))
+        self._unique = self._survivors
         return parts
 
     def _read(self) -> None:
         for corpus in self._corpora:
             clock = RealClock()
             began = clock.monotonic()
-            folder = self._tokens.parent / _named(corpus)
-            source = read_source(corpus, folder, self._data, None, self._resources, self._say)
+            folder = self._tokens.parent / _named(corpus, self._data)
+            cleaner = cleaner_of(self._data, corpus.reader.settings)
+            source = read_source(corpus, folder, self._data, cleaner, self._resources, self._say)
             self._sources.append(source)
-            skipped = source.breakage.summary()
+            skipped = source.summary()
             num_parts = count(len(source.parts), "part")
             self._say(
                 f"data: {corpus.name}: {_documents(source.parts):,} documents, "
@@ -92,16 +102,28 @@ class Refinery:
         one is broken, or nothing is left of it.
         """
         parts = self.deduplicated()
+        if self._data.contamination.action != "off":
+            self._leave_out_contaminated(parts)
         seen, sample = look_at(
             parts, self._survivors, self._data.held_out.fraction, tokenizer, self._resources
         )
         each = iter(seen)
         surveys = tuple(
-            _survey_of(source, [next(each) for _ in source.parts]) for source in self._sources
+            self._survey_of(source, [next(each) for _ in source.parts]) for source in self._sources
         )
         return Survey(surveys, frozenset().union(*(found.characters for found in seen)), sample)
 
-    def _duplicates(self, parts: Sequence[Part]) -> Duplicates:
+    def _survey_of(self, source: SourceParts, seen: Sequence[Seen]) -> SourceSurvey:
+        num_documents = sum(found.num_documents for found in seen)
+        num_duplicates = sum(self._unique.num_lost(part) for part in source.parts)
+        skipped = source.summary()
+        if not num_documents:
+            raise nothing_left(source.name, num_duplicates, skipped)
+        num_bytes = sum(found.num_bytes for found in seen)
+        num_held_out = sum(found.num_held_out for found in seen)
+        return SourceSurvey(num_documents, num_bytes, num_held_out, num_duplicates, skipped)
+
+    def _duplicates(self, parts: Sequence[Part]) -> Path:
         known = () if self._other is None else self._other.digests
         exact = self._data.drop_exact_duplicates
         stage = DedupStage(
@@ -109,6 +131,20 @@ class Refinery:
             self._tokens.parent, self._resources, self._say,
         )  # fmt: skip
         return stage.run()
+
+    def _leave_out_contaminated(self, parts: Sequence[Part]) -> None:
+        stage = ContaminationStage(
+            tuple(parts), self._survivors, self._data, self._seed, self._tokens, self._resources,
+            self._say,
+        )  # fmt: skip
+        self._survivors = Survivors((*self._survivors.dropped, stage.run()))
+        for source in self._sources:
+            for part in source.parts:
+                source.removed.merge(stage.removed(part))
+
+    def left_out(self) -> dict[str, Any]:
+        """What was left out or changed, by source and reason, with examples."""
+        return {source.name: source.removed.as_json() for source in self._sources}
 
     def tokens(
         self, number: int, stem: Path, survey: SourceSurvey, tokenizer: Tokenizer
@@ -135,23 +171,17 @@ class Refinery:
         return self._other.is_apart(digest, fraction)
 
 
-def _named(corpus: Corpus) -> str:
+def _named(corpus: Corpus, data: DataSection) -> str:
     """A source's folder: twelve digits of its name stand for all that decides what is read."""
-    settings = corpus.reader.settings
-    decisive = [_FORMAT, corpus.identity, settings.path, settings.text_field]
+    source = corpus.reader.settings
+    filters = data.filters if source.filtered else FilterSection()
+    decisive = [
+        _FORMAT, corpus.identity, source.path, source.text_field, source.adapter, source.url_field,
+        data.clean.model_dump(mode="json"), filters.model_dump(mode="json"),
+        [sha256_of(path) for path in filter_files(filters)],
+    ]  # fmt: skip
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return f"{file_stem(corpus.name)}-{digest[:12]}"
-
-
-def _survey_of(source: SourceParts, seen: Sequence[Seen]) -> SourceSurvey:
-    num_documents = sum(found.num_documents for found in seen)
-    num_duplicates = _documents(source.parts) - num_documents
-    skipped = source.breakage.summary()
-    if not num_documents:
-        raise nothing_left(source.name, num_duplicates, skipped)
-    num_bytes = sum(found.num_bytes for found in seen)
-    num_held_out = sum(found.num_held_out for found in seen)
-    return SourceSurvey(num_documents, num_bytes, num_held_out, num_duplicates, skipped)
 
 
 def _documents(parts: Sequence[Part]) -> int:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
 
 from longhaul.config.data import TokenizerSection
 from longhaul.core.units import Bytes
-from longhaul.data.corpus.dedup.duplicates import Duplicates
 from longhaul.data.corpus.engine import Resources, run_jobs
 from longhaul.data.corpus.parts import Part, part_texts
 from longhaul.data.documents import is_held_out
@@ -19,14 +21,25 @@ _SLACK = 1.2
 class Survivors:
     """Tells which documents of a part are trained on; sent to workers."""
 
-    duplicates: Duplicates | None
-    """What each part loses; None keeps all."""
+    dropped: tuple[Path, ...] = ()
+    """Folders with the rows that each part loses."""
 
     def texts(self, part: Part) -> Iterator[tuple[str, str, bytes]]:
         """Name, text and digest of each, in order."""
-        dropped = () if self.duplicates is None else self.duplicates.rows(part_id(part)).tolist()
-        rows = frozenset(dropped)
-        return (found for row, found in enumerate(part_texts(part.path)) if row not in rows)
+        return (found for _, found in self.rows(part))
+
+    def rows(self, part: Part) -> Iterator[tuple[int, tuple[str, str, bytes]]]:
+        """The same, each with its row."""
+        lost = self._lost(part)
+        return ((row, each) for row, each in enumerate(part_texts(part.path)) if row not in lost)
+
+    def num_lost(self, part: Part) -> int:
+        """Documents that it loses."""
+        return len(self._lost(part))
+
+    def _lost(self, part: Part) -> set[int]:
+        files = (folder / f"{part_id(part)}.npy" for folder in self.dropped)
+        return {row for path in files for row in np.load(path).tolist()}
 
 
 def part_id(part: Part) -> str:

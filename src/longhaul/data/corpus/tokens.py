@@ -16,7 +16,7 @@ import numpy.typing as npt
 from longhaul.core.output import Say
 from longhaul.core.units import Bytes
 from longhaul.data.corpus.engine import Resources, run_jobs
-from longhaul.data.corpus.parts import DIGEST_BYTES, Part, mark, marked
+from longhaul.data.corpus.parts import DIGEST_BYTES, Part, beside, mark, marked
 from longhaul.data.corpus.progress import CorpusProgress
 from longhaul.data.corpus.survivors import Survivors
 from longhaul.data.dataset import load_tokenizer
@@ -89,7 +89,7 @@ def _tokenize_part(job: _PartTokens) -> tuple[int, Bytes]:
             num_empty += 1
             empty_bytes += size
     shards = [path.name for path in writer.close()]
-    np.save(job.stem.with_suffix(".npy"), np.frombuffer(b"".join(digests), np.uint8))
+    np.save(beside(job.stem, ".npy"), np.frombuffer(b"".join(digests), np.uint8))
     mark(job.stem, {"shards": shards, "empty": num_empty, "empty_bytes": empty_bytes})
     return len(digests) + num_empty, num_bytes
 
@@ -110,7 +110,7 @@ def placed(stems: Sequence[Path], is_apart: Callable[[bytes], bool]) -> Iterator
     """
     for stem in stems:
         facts = marked(stem) or {}
-        digests: npt.NDArray[np.uint8] = np.load(stem.with_suffix(".npy"))
+        digests: npt.NDArray[np.uint8] = np.load(beside(stem, ".npy"))
         rows = iter(digests.reshape(-1, DIGEST_BYTES))
         for shard in facts["shards"]:
             for name, tokens, size in Shard(stem.parent / shard).documents():

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from longhaul.core.files import write_atomically
 from longhaul.core.units import Bytes
-from longhaul.data.corpus.parts import mark
+from longhaul.data.corpus.parts import beside, mark
 
 Records = npt.NDArray[np.uint64]
 """Shape (records, columns): the key's columns, then the document's number."""
@@ -34,7 +34,7 @@ def scatter(stem: Path, records: Records, bits: int) -> None:
     bucket = _bucket_of(records, bits)
     order = np.argsort(bucket, kind="stable")
     begins = np.searchsorted(bucket[order], np.arange((1 << bits) + 1))
-    save(stem.with_suffix(".npy"), records[order])
+    save(beside(stem, ".npy"), records[order])
     mark(stem, {"begins": begins.tolist()})
 
 

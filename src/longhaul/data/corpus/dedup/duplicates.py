@@ -26,6 +26,7 @@ from longhaul.data.corpus.engine import Resources, run_jobs
 from longhaul.data.corpus.parts import (
     DIGEST_BYTES,
     Part,
+    beside,
     mark,
     marked,
     part_columns,
@@ -38,19 +39,6 @@ DROPPED = "dropped"
 """Folder of what each part loses."""
 SUMMARY = "duplicates"
 """Marker of the whole stage."""
-
-
-@dataclass(frozen=True, slots=True)
-class Duplicates:
-    """Rows that are left out; sent to workers."""
-
-    folder: Path
-
-    def rows(self, name: str) -> npt.NDArray[np.int64]:
-        """Those of a part, sorted."""
-        path = self.folder / DROPPED / f"{name}.npy"
-        found: npt.NDArray[np.int64] = np.load(path) if path.exists() else np.zeros(0, np.int64)
-        return found
 
 
 @dataclass(frozen=True)
@@ -80,11 +68,11 @@ class DedupStage:
         digest = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
         return self.home / f"duplicates-{digest[:12]}"
 
-    def run(self) -> Duplicates:
-        """Find them, unless that is done."""
+    def run(self) -> Path:
+        """Find them, unless that is done; the folder with a `.npy` of rows for each part."""
         folder = self.folder
         if marked(folder / SUMMARY) is not None:
-            return Duplicates(folder)
+            return folder / DROPPED
         (folder / DROPPED).mkdir(parents=True, exist_ok=True)
         same = self._exact(folder)
         copies = np.setdiff1d(same.documents, same.kept)
@@ -103,7 +91,7 @@ class DedupStage:
             f"data: {count(len(copies), 'exact duplicate')} and "
             f"{count(len(near.dropped), 'near-duplicate')} dropped"
         )
-        return Duplicates(folder)
+        return folder / DROPPED
 
     def _exact(self, folder: Path) -> Clusters:
         nobody = np.zeros(0, np.uint64)
@@ -129,7 +117,7 @@ class DedupStage:
         groups = [
             _Group(
                 tuple(
-                    (stem.with_suffix(".npy"), at[bucket], at[bucket + 1])
+                    (beside(stem, ".npy"), at[bucket], at[bucket + 1])
                     for stem, at in zip(stems, begins, strict=True)
                 ),
                 folder / f"same-{bucket:04d}.npy",

@@ -15,7 +15,7 @@ from longhaul.data.corpus.dedup.buckets import Documents, gather, runs, save
 from longhaul.data.corpus.dedup.components import Pairs
 from longhaul.data.corpus.dedup.signatures import HASHES, Shingles, jaccard, plain, shingles
 from longhaul.data.corpus.engine import Resources, run_jobs
-from longhaul.data.corpus.parts import Part, mark, marked, part_columns
+from longhaul.data.corpus.parts import Part, beside, mark, marked, part_columns
 
 _PAIRS_AT_ONCE = 50_000
 _FEW = 4_000
@@ -43,7 +43,7 @@ def pairs_of_buckets(stems: Sequence[Path], bits: int, folder: Path, resources: 
     jobs = []
     for bucket in range(1 << bits):
         stretches = tuple(
-            (stem.with_suffix(".npy"), at[bucket], at[bucket + 1])
+            (beside(stem, ".npy"), at[bucket], at[bucket + 1])
             for stem, at in zip(stems, begins, strict=True)
         )
         jobs.append(_Bucket(stretches, folder / f"pairs-{bucket:04d}.npy"))

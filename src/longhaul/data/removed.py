@@ -1,11 +1,13 @@
 """What a stage left out: counted by reason, with a few of them to look at."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from longhaul.core.units import Bytes
 
+CHANGED, KEPT = "changed: ", "kept: "
+"""Reasons that begin so count documents that stay, changed or not."""
 MOST_EXAMPLES = 20
 """Kept of each reason."""
 _EXCERPT = 200
@@ -31,11 +33,17 @@ class Removed:
 
     def drop(self, reason: str, name: str, text: str) -> None:
         """Count a document, or a piece of one, that is left out for `reason`."""
+        self.note(reason, name, len(text.encode(errors="replace")), lambda: text)
+
+    def note(self, reason: str, name: str, num_bytes: Bytes, example: Callable[[], str]) -> None:
+        """Count what was done to a document for `reason`; the example is made only if it is among
+        the first.
+        """
         counted = self.reasons.setdefault(reason, Reason())
         counted.documents += 1
-        counted.num_bytes += len(text.encode(errors="replace"))
+        counted.num_bytes += num_bytes
         if len(counted.examples) < MOST_EXAMPLES:
-            counted.examples.append((name, text[:_EXCERPT]))
+            counted.examples.append((name, example()[:_EXCERPT]))
 
     def merge(self, other: "Removed") -> None:
         """Add what was counted in a later part."""
@@ -48,8 +56,13 @@ class Removed:
 
     @property
     def documents(self) -> int:
-        """Left out in all."""
-        return sum(reason.documents for reason in self.reasons.values())
+        """Left out in all, those that were changed not among them."""
+        return sum(documents for _, documents in self.left_out())
+
+    def left_out(self) -> list[tuple[str, int]]:
+        """Reasons and documents, without those of documents that stay."""
+        found = self.reasons.items()
+        return [(name, r.documents) for name, r in found if not name.startswith((CHANGED, KEPT))]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, by reason."""
