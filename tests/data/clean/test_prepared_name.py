@@ -46,5 +46,5 @@ def test_the_content_of_a_list_counts(recipe_for, tmp_path):
     listed.write_text("example.org\n")
     assert name(recipe_for, tmp_path, filters=filters) != before
     listed.unlink()
-    with pytest.raises(RecipeError, match="blocked_domains: .*: no such file"):
+    with pytest.raises(RecipeError, match=r"blocked_domains: .*: no such file"):
         name(recipe_for, tmp_path, filters=filters)
