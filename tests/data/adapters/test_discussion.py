@@ -73,6 +73,13 @@ def test_a_thread_may_be_one_record_with_replies_that_nest():
     assert removed.documents == 1
 
 
+def test_of_comments_with_one_identity_the_first_has_the_replies():
+    again = comment("a", "t3_post", "The same comment, exported twice.")
+    (document,), removed = adapted(REDDIT[0], again, REDDIT[2], REDDIT[3])
+    assert document.text == "What do you use for notes?\n\nA text file.\n\nJust one?"
+    assert removed.reasons[OFF_CHAIN].examples == [("rc.jsonl:2", again["body"])]
+
+
 def test_parents_in_a_circle_end_nothing():
     circle = [comment("x", "y", "one"), comment("y", "x", "two"), comment("z", "z", "three")]
     documents, removed = adapted(*circle, REDDIT[0], comment("a", "a", "the same identity"))

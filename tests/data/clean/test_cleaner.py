@@ -44,7 +44,8 @@ def test_what_is_changed_stays_and_is_counted_apart_from_what_goes():
 
 
 def test_no_example_shows_what_was_masked():
-    made = cleaner({"mask_addresses": True, "mask_secrets": True}, {"words": (99, 100)})
+    masks = {"mask_addresses": True, "mask_secrets": True, "whitespace": True}
+    made = cleaner(masks, {"words": (99, 100)})
     _, removed = apply(made, PROSE + "token = 'abcdefgh12345678'\n")
     assert removed.documents == 1
     shown = str(removed.as_json())

@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pytest
@@ -50,6 +51,18 @@ def test_a_sample_is_the_same_each_time_and_spread_over_the_source(tmp_path):
     files = {name.partition(":")[0] for name, _ in one.removed.reasons["words < 1000"].examples}
     assert len(files) > 5
     assert "a sample" in next(iter(preview_lines(one, 1)))
+
+
+def test_of_packed_files_whose_size_says_little_the_sample_is_not_the_first_ones(tmp_path):
+    (tmp_path / "web").mkdir()
+    for file in range(20):
+        rows = (json.dumps({"text": f"{n} of {file} " + "word " * 50}) for n in range(20))
+        content = gzip.compress("\n".join(rows).encode())
+        (tmp_path / "web" / f"{file:02d}.jsonl.gz").write_bytes(content)
+    found = previewed(tmp_path / "web", tmp_path, 20_000, filters={"words": (1000, 2000)})
+    files = {name.partition(".")[0] for name, _ in found.removed.reasons["words < 1000"].examples}
+    assert not found.is_whole
+    assert not files & {"00", "01", "02"}
 
 
 def test_what_an_adapter_makes_is_shown_beside_what_it_was_made_from(tmp_path):

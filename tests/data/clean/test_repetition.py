@@ -89,3 +89,8 @@ def test_the_preset_turns_both_on_and_a_switch_one_off():
         RepeatedLines()
     ]
     assert list(repetition_of(FilterSection())) == []
+
+
+def test_a_line_of_another_indentation_is_no_copy():
+    text = "\n".join(f"{' ' * n}}}" for n in range(10))
+    assert RepeatedLines().reason(Prose(text)) is None

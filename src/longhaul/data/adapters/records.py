@@ -1,6 +1,7 @@
 """Records: their fields under the names that are in use, their text without HTML, their groups."""
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -57,9 +58,10 @@ def text_of(fields: Fields, *names: str) -> str:
 def number_of(value: Any) -> float:
     """A score, which some dumps have as text; 0 if it is none."""
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         return 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 _BLOCKS = frozenset({

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from longhaul.config.corpus import CleanSection, FilterSection
 from longhaul.config.data import DataSection, SourceSection
+from longhaul.core.errors import RecipeError
 from longhaul.data.clean.c4 import LineRules, PageRules, c4_rules_of, reasons_in_order
 from longhaul.data.clean.classifier import Quality, load_classifier
 from longhaul.data.clean.masks import mask_addresses, mask_secrets
@@ -141,9 +142,18 @@ def cleaner_of(data: DataSection, source: SourceSection) -> Cleaner | None:
 
 
 def filter_files(settings: FilterSection) -> list[Path]:
-    """Files whose content decides what a recipe's filters do."""
-    named = (settings.blocked_domains, settings.allowed_domains, settings.classifier)
-    return [Path(name).expanduser() for name in named if name]
+    """Files whose content decides what a recipe's filters do. RecipeError if one is not there."""
+    found = []
+    for setting in ("blocked_domains", "allowed_domains", "classifier"):
+        if name := getattr(settings, setting):
+            path = Path(name).expanduser()
+            if not path.is_file():
+                raise RecipeError(
+                    f"data.filters.{setting}: {path}: no such file",
+                    f"relative paths start at {Path.cwd()}",
+                )
+            found.append(path)
+    return found
 
 
 def _masked_place(plain: str, masked: str, mask: Callable[[str], str]) -> str:

@@ -65,13 +65,13 @@ def symbols_per_word(prose: Prose) -> float:
 
 def share_of_bullets(prose: Prose) -> float:
     """Lines that begin with a bullet, over lines that are not empty."""
-    bullets = sum(line.startswith(_BULLETS) for line in prose.lines)
+    bullets = sum(line.startswith(_BULLETS) for line in prose.stripped_lines)
     return bullets / max(1, len(prose.lines))
 
 
 def share_of_ellipses(prose: Prose) -> float:
     """Lines that end in an ellipsis, over lines that are not empty."""
-    return sum(line.endswith(_ELLIPSES) for line in prose.lines) / max(1, len(prose.lines))
+    return sum(line.endswith(_ELLIPSES) for line in prose.stripped_lines) / max(1, len(prose.lines))
 
 
 def share_with_letter(prose: Prose) -> float:

@@ -38,9 +38,13 @@ class Prose:
 
     @cached_property
     def lines(self) -> list[str]:
-        """Lines that are not empty, without white space around them."""
-        stripped = map(str.strip, self.text.split("\n"))
-        return [line for line in stripped if line]
+        """Lines that are not empty, as they stand: a closing brace in another block is no copy."""
+        return [line for line in self.text.split("\n") if line and not line.isspace()]
+
+    @cached_property
+    def stripped_lines(self) -> list[str]:
+        """The same lines without white space around them."""
+        return [line.strip() for line in self.lines]
 
     @cached_property
     def paragraphs(self) -> list[str]:
