@@ -27,6 +27,7 @@ from longhaul.core.files import fsync_folder, sha256_of, write_bytes, write_json
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
+from longhaul.data.decontaminate import decontaminated, evaluation_identities
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey, take_survey
@@ -36,6 +37,8 @@ from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTo
 
 _DEFAULT_VOCAB = 8192
 _UNFINISHED = ".preparing"
+CONTAMINATED = "contaminated.json"
+"""What was found in training documents, with examples, where the recipe looks for it."""
 _ABANDONED_S = 24 * 3600.0
 _NOT_PREPARED: dict[str, Any] = {"temperature": True, "sources": {"__all__": {"max_epochs"}}}
 """As stages of the mixture, these decide what is read when, and nothing that is prepared."""
@@ -59,7 +62,7 @@ def prepare(recipe: Recipe, home: Path, say: Say, tokenizer: Path | None = None)
         corpora, given = _given(recipe, home / "downloads", say)
         given = given if tokenizer is None else (tokenizer,)
         _check_kinds(recipe.tokenizer, corpora)
-        folder = home / _folder_name(recipe, corpora, given)
+        folder = home / _folder_name(recipe, corpora, given, home / "downloads")
         if (found := _reusable(folder, say)) is not None:
             return found
         home.mkdir(parents=True, exist_ok=True)
@@ -80,7 +83,8 @@ def prepare(recipe: Recipe, home: Path, say: Say, tokenizer: Path | None = None)
 
 def prepared_folder(recipe: Recipe, home: Path, say: Say) -> Path:
     """Where `prepare` puts a recipe's data, there or not. DataError if a source is missing."""
-    return home / _folder_name(recipe, *_given(recipe, home / "downloads", say))
+    downloads = home / "downloads"
+    return home / _folder_name(recipe, *_given(recipe, downloads, say), downloads)
 
 
 def _given(
@@ -94,7 +98,10 @@ def _given(
 
 
 def _folder_name(
-    recipe: Recipe, corpora: tuple[Corpus, ...], tokenizer: TokenizerFiles | None
+    recipe: Recipe,
+    corpora: tuple[Corpus, ...],
+    tokenizer: TokenizerFiles | None,
+    downloads: Path,
 ) -> str:
     """Ends in twelve digits that stand for everything that decides the prepared bytes."""
     decisive: dict[str, Any] = {
@@ -106,6 +113,8 @@ def _folder_name(
     }
     if any(corpus.token_files for corpus in corpora) and recipe.tokenizer.kind != "numbers":
         decisive["tokens_held_out_by"] = "text"  # before, they were by the tokens themselves
+    if recipe.data.contamination.action != "off":
+        decisive["evaluation_sets"] = evaluation_identities(recipe, downloads, lambda _: None)
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return f"{file_stem(corpora[0].name)}-{digest[:12]}"
 
@@ -165,6 +174,9 @@ def _fill(
     say: Say,
 ) -> None:
     """Both passes, and the manifest last."""
+    if recipe.data.contamination.action != "off":
+        corpora, removed = decontaminated(corpora, recipe, folder.parent / "downloads", say)
+        write_json(folder / CONTAMINATED, removed.as_json())
     given_tokens = _survey_tokens(recipe, corpora, given, say)
     # Tokens are copied as they are: of a document that comes as text as well, the text is dropped.
     known = frozenset[bytes]().union(*(item.digests for item in given_tokens.values()))
