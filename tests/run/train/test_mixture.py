@@ -106,7 +106,7 @@ def test_weights_and_sources_change_and_each_source_goes_on_where_it_was(run: Mi
     assert first.data["old"] == {"a": 0.5, "b": 0.5}
     assert first.data["new"] == {"a": 0.375, "b": 0.125, "c": 0.5}
     assert "from draw 40 on: a 37.50% → 0.00%" in decision_in_words(second)
-    assert any("c 0." in line and "by step 20" in line for line in run.said)
+    assert any("c 0." in line and "read by step 20" in line for line in run.said)
 
 
 def test_what_was_not_asked_for_is_no_change_of_the_mixture(run: Mixed) -> None:
