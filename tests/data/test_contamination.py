@@ -1,3 +1,4 @@
+import json
 import pickle
 import random
 
@@ -12,6 +13,7 @@ from longhaul.data.contamination import (
     kept,
 )
 from longhaul.data.documents import Document
+from longhaul.data.prepare import prepare
 from longhaul.data.removed import Removed
 
 WORDS = [f"word{n}" for n in range(2000)]
@@ -104,3 +106,22 @@ def test_what_a_recipe_names_is_read_with_what_it_holds_out(tmp_path) -> None:
         contamination_of(DataSection.model_validate({"sources": sources}), 1, tmp_path, said.append)
         is None
     )
+
+
+@pytest.mark.parametrize("action", ["off", "report", "remove"])
+def test_preparation_leaves_out_what_holds_an_evaluation_set(tmp_path, recipe_for, action) -> None:
+    question = prose(1, 40)
+    texts = [prose(n, 60) for n in range(2, 60)] + [f"{prose(99, 100)} {question}"]
+    lines = "\n".join(json.dumps({"text": text}) for text in texts)
+    (tmp_path / "web.jsonl").write_text(lines)
+    (tmp_path / "quiz.txt").write_text(question)
+    asked = {"action": action, "evaluation_sets": (str(tmp_path / "quiz.txt"),)}
+    recipe = recipe_for(tmp_path / "web.jsonl", contamination=asked)
+    said: list[str] = []
+    dataset = prepare(recipe, tmp_path / "prepared", said.append)
+    source = json.loads((dataset.folder / "dataset.json").read_bytes())["sources"][0]
+    assert source["documents"] == len(texts) - (action == "remove")
+    assert any("contaminated by quiz.txt" in line for line in said) is (action != "off")
+    (tmp_path / "quiz.txt").write_text(prose(3, 40))
+    again = prepare(recipe, tmp_path / "prepared", said.append)
+    assert (again.folder == dataset.folder) is (action == "off"), "the set has changed"

@@ -36,8 +36,7 @@ def test_draws_and_steps_follow_the_curriculum(recipe) -> None:
 def test_how_often_each_source_will_have_been_read_is_said_before(recipe) -> None:
     (line,) = forecast(plan(recipe()), recipe())
     assert line == (
-        "by step 10 28 blocks will have been read: a 1.40 times (50.0% of what is read), "
-        "b 0.47 times (50.0% of what is read)"
+        "read by step 10: a 1.40 times (50.0% of the tokens), b 0.47 times (50.0% of the tokens)"
     )
     assert not list(forecast(plan(recipe(None)), recipe(None)))
 
@@ -58,6 +57,11 @@ def test_a_run_that_outlives_its_text_is_refused_with_the_step_at_which_it_ends(
 
 def test_a_cycle_that_is_too_short_for_a_share_is_named(recipe) -> None:
     lines = list(forecast(plan(recipe(), weights=(1.0, 0.001)), recipe()))
-    assert "b is asked for 0.100% of what is read and gets 8.333%" in lines[-1]
+    assert "b is asked for 0.100% of the tokens and gets 8.333%" in lines[-1]
     assert "order.cycle is 12 draws" in lines[-1]
     assert len(list(forecast(plan(recipe(), "auto", weights=(1.0, 0.001)), recipe()))) == 1
+
+
+def test_a_source_too_small_for_a_sequence_is_said_and_breaks_nothing(recipe) -> None:
+    lines = list(forecast(plan(recipe(), blocks=(0, 30)), recipe()))
+    assert lines[0] == "a has not enough text for one training sequence"

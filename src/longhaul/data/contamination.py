@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -185,6 +185,12 @@ class Contamination:
         where = f"{document.name} ({overlap.share:.0%} of {overlap.with_document})"
         removed.drop(reason, where, document.text)
         return not self._removes
+
+
+def evaluation_identities(data: DataSection, seed: int, downloads: Path, say: Say) -> list[Any]:
+    """What the evaluation sets consist of, as `Corpus.identity`."""
+    sets = data.contamination.evaluation_sets
+    return [locate(SourceSection(path=path), seed, downloads, say).identity for path in sets]
 
 
 def contamination_of(

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from longhaul.config.recipe import Recipe, source_name
 from longhaul.core.errors import DataError
-from longhaul.core.units import count
 from longhaul.data.mixture import MixturePlan
 
 _ROUNDED_BY = 0.1
@@ -43,6 +42,9 @@ def forecast(plan: MixturePlan, recipe: Recipe) -> Iterator[str]:
     """Lines for a person. DataError if every source will have been read as often as it may be
     before the run is done.
     """
+    for name, blocks in zip(plan.names, plan.block_counts, strict=True):
+        if blocks < 1:
+            yield f"{name} has not enough text for one training sequence"
     steps = recipe.total_steps()
     draws = None if steps is None else draws_at(recipe, steps)
     for draw, name in plan.left_out:
@@ -63,14 +65,14 @@ def forecast(plan: MixturePlan, recipe: Recipe) -> Iterator[str]:
             )
         yield f"from step {at:,} on no source has anything left to read, and all go on"
     if steps is not None and draws:
-        taken = plan.taken(draws)
+        taken, several = plan.taken(draws), len(plan.names) > 1
         read = [
-            f"{name} {times:.2f} times" + (f" ({taken[name] / draws:.1%} of what is read)" * many)
-            for name, times in _times(plan, taken)
-            for many in [len(plan.names) > 1]
-            if taken[name]
+            f"{name} {taken[name] / blocks:.2f} times"
+            + (f" ({taken[name] / draws:.1%} of the tokens)" if several else "")
+            for name, blocks in zip(plan.names, plan.block_counts, strict=True)
+            if taken[name] and blocks
         ]
-        yield f"by step {steps:,} {count(draws, 'block')} will have been read: {', '.join(read)}"
+        yield f"read by step {steps:,}: {', '.join(read)}"
     yield from _rounded(plan)
 
 
@@ -78,11 +80,6 @@ def _caps(recipe: Recipe) -> Iterator[tuple[str, float]]:
     for source in recipe.data.sources:
         if source.max_epochs is not None:
             yield source_name(source.name, source.path), source.max_epochs
-
-
-def _times(plan: MixturePlan, taken: dict[str, int]) -> Iterator[tuple[str, float]]:
-    for name, blocks in zip(plan.names, plan.block_counts, strict=True):
-        yield name, taken[name] / blocks
 
 
 def _rounded(plan: MixturePlan) -> Iterator[str]:
@@ -94,6 +91,6 @@ def _rounded(plan: MixturePlan) -> Iterator[str]:
         gets = (then[name] - before[name]) / (after - stage.from_draw)
         if abs(gets - share) > _ROUNDED_BY * share:
             yield (
-                f"{name} is asked for {share:.3%} of what is read and gets {gets:.3%}, as "
+                f"{name} is asked for {share:.3%} of the tokens and gets {gets:.3%}, as "
                 f'order.cycle is {stage.cycle:,} draws; order.cycle = "auto" is finer'
             )

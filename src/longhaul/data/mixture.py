@@ -106,7 +106,7 @@ def plan_of(
                 source.weight if asked is None else asked.weight,
                 source.train.num_tokens,
                 # A block's last target is the first token of the next block.
-                (source.train.num_tokens - 1) // block_length,
+                max(0, source.train.num_tokens - 1) // block_length,
                 None if asked is None else asked.max_epochs,
             )
         )

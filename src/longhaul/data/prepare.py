@@ -28,6 +28,7 @@ from longhaul.core.files import fsync_folder, sha256_of, write_bytes, write_json
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.clean.cleaner import filter_files
+from longhaul.data.contamination import evaluation_identities
 from longhaul.data.corpus.engine import Resources
 from longhaul.data.corpus.refine import Refinery, goes_in_parts
 from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
@@ -83,7 +84,7 @@ def prepare(
         corpora, given = _given(recipe, home / "downloads", say)
         given = given if tokenizer is None else (tokenizer,)
         _check_kinds(recipe.tokenizer, corpora)
-        folder = home / _folder_name(recipe, corpora, given)
+        folder = home / _folder_name(recipe, corpora, given, home / "downloads")
         if (found := _reusable(folder, say)) is not None:
             return found
         home.mkdir(parents=True, exist_ok=True)
@@ -106,7 +107,8 @@ def prepare(
 
 def prepared_folder(recipe: Recipe, home: Path, say: Say) -> Path:
     """Where `prepare` puts a recipe's data, there or not. DataError if a source is missing."""
-    return home / _folder_name(recipe, *_given(recipe, home / "downloads", say))
+    downloads = home / "downloads"
+    return home / _folder_name(recipe, *_given(recipe, downloads, say), downloads)
 
 
 def _given(
@@ -120,7 +122,10 @@ def _given(
 
 
 def _folder_name(
-    recipe: Recipe, corpora: tuple[Corpus, ...], tokenizer: TokenizerFiles | None
+    recipe: Recipe,
+    corpora: tuple[Corpus, ...],
+    tokenizer: TokenizerFiles | None,
+    downloads: Path,
 ) -> str:
     """Ends in twelve digits that stand for everything that decides the prepared bytes."""
     decisive: dict[str, Any] = {
@@ -133,6 +138,10 @@ def _folder_name(
     kinds = {bool(corpus.token_files) for corpus in corpora}
     if len(kinds) > 1:
         decisive["tokens_held_out_by"] = "text"  # before, they were by the tokens themselves
+    if recipe.data.contamination.action != "off":
+        decisive["evaluation_sets"] = evaluation_identities(
+            recipe.data, recipe.seed, downloads, lambda _: None
+        )
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return f"{file_stem(corpora[0].name)}-{digest[:12]}"
 

@@ -34,7 +34,7 @@ class Mixed:
     """A run on some of the sources a, b and c."""
 
     def __init__(self, place: Path) -> None:
-        self.place, self.said = place, []
+        self.place, self.said, self.read = place, [], []
         for name in "abc":
             lines = (json.dumps({"text": f"{name} {n} " + name * 60}) for n in range(60))
             (place / f"{name}.jsonl").write_text("\n".join(lines))
@@ -69,8 +69,16 @@ class Mixed:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Mixed:
-    return Mixed(tmp_path)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mixed:
+    mixed, read = Mixed(tmp_path), BatchReader.read
+
+    def noting(self, request, following=None):
+        slots = self.slots(request).tolist()
+        mixed.read += [(self.plan.names[number], begin // 32) for number, _, begin in slots]
+        return read(self, request, following)
+
+    monkeypatch.setattr(BatchReader, "read", noting)
+    return mixed
 
 
 def test_weights_and_sources_change_and_each_source_goes_on_where_it_was(run: Mixed) -> None:
@@ -79,6 +87,7 @@ def test_weights_and_sources_change_and_each_source_goes_on_where_it_was(run: Mi
     run.train(15, b=1, c=1)
     run.train(20, a=1, b=1, c=1)
     drawn = run.blocks(1, 20)
+    assert drawn == run.read, "what was trained on is what the log says"
     assert {name for name, _ in drawn[:20]} == {"a", "b"}
     assert sum(name == "c" for name, _ in drawn[20:40]) == pytest.approx(10, abs=1)
     assert {name for name, _ in drawn[40:60]} == {"b", "c"}
@@ -97,7 +106,7 @@ def test_weights_and_sources_change_and_each_source_goes_on_where_it_was(run: Mi
     assert first.data["old"] == {"a": 0.5, "b": 0.5}
     assert first.data["new"] == {"a": 0.375, "b": 0.125, "c": 0.5}
     assert "from draw 40 on: a 37.50% → 0.00%" in decision_in_words(second)
-    assert any("c 0." in line and "by step 20" in line for line in run.said)
+    assert any("c 0." in line and "read by step 20" in line for line in run.said)
 
 
 def test_what_was_not_asked_for_is_no_change_of_the_mixture(run: Mixed) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -62,9 +61,14 @@ class ContaminationStage:
             done = waiting[position].part.num_bytes
             progress.done(done, documents, done)
         path.unlink()
-        found = sum(reason.documents for p in self.parts for reason in self._reasons(p))
-        what = "left out" if self.data.contamination.action == "remove" else "found and kept"
-        self.say(f"data: {count(found, 'contaminated document')} {what}")
+        everything = Removed()
+        for part in self.parts:
+            everything.merge(self.removed(part))
+        for reason, found in sorted(everything.reasons.items()):
+            where = found.examples[0][0]
+            self.say(f"data: {reason}: {count(found.documents, 'document')}, such as {where}")
+        if not everything.reasons:
+            self.say("data: no document to train on holds what the model is judged by")
         return folder
 
     def _held_out(self) -> Iterator[Document]:
@@ -76,9 +80,6 @@ class ContaminationStage:
     def removed(self, part: Part) -> Removed:
         """What was found in a part."""
         return Removed.from_json((marked(self._folder / part_id(part)) or {})["removed"])
-
-    def _reasons(self, part: Part) -> list[Any]:
-        return list(self.removed(part).reasons.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ class Worth:
     variant: Variant
     by_set: dict[str, Interval]
     """Difference by held-out set, and `OVERALL`."""
+    elsewhere: Interval | None = None
+    """Mean over the sets of other sources than the one that is left out."""
 
     @property
     def overall(self) -> Interval:
@@ -43,9 +45,19 @@ class Worth:
         """In words, of what the variant leaves out or changes."""
         if not math.isfinite(self.overall.value):
             return "diverged"
-        if self.overall.low > 0:
-            return "loss rises"
-        return "loss falls" if self.overall.high < 0 else "not told from none"
+        said = _told(self.overall)
+        return said if self.elsewhere is None else f"{said}; on other text {_told(self.elsewhere)}"
+
+    @property
+    def told(self) -> bool:
+        """Whether the overall difference is more than chance."""
+        return not self.overall.holds(0.0)
+
+
+def _told(difference: Interval) -> str:
+    if difference.low > 0:
+        return "loss rises"
+    return "loss falls" if difference.high < 0 else "not told from none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +110,7 @@ class Value:
         for agreement in self.agreements:
             yield agreement.sentence
         last = self.sizes[-1]
-        told = [worth for worth in last.worths if worth.verdict != "not told from none"]
+        told = [worth for worth in last.worths if worth.told]
         yield (
             f"at {last.name} {len(told)} of {count(len(last.worths), 'difference')} can be told "
             f"from none with {count(self.seeds, 'seed')}"
@@ -129,7 +141,14 @@ def _of_size(plan: ValuePlan, size: int, results: Mapping[Cell, Losses]) -> Size
             name: mean95([a[name] - b[name] for a, b in zip(own, whole, strict=True)])
             for name in whole[0]
         }
-        worths.append(Worth(variant, differences))
+        others = [name for name in whole[0] if name not in (variant.source, OVERALL)]
+        elsewhere = None
+        if variant.source in whole[0] and others:
+            elsewhere = mean95([
+                fmean(a[name] - b[name] for name in others)
+                for a, b in zip(own, whole, strict=True)
+            ])  # fmt: skip
+        worths.append(Worth(variant, differences, elsewhere))
     worths.sort(key=lambda worth: -worth.overall.value)
     return SizeWorth(
         plan.sizes[size].name,
@@ -186,7 +205,9 @@ def as_data(value: Value) -> dict[str, Any]:
                 "loss": figures(size.whole),
                 "variants": [
                     {"name": worth.variant.name, "kind": worth.variant.kind,
-                     "verdict": worth.verdict, "difference": figures(worth.by_set)}
+                     "verdict": worth.verdict, "difference": figures(worth.by_set),
+                     "elsewhere": worth.elsewhere and [
+                         worth.elsewhere.value, worth.elsewhere.low, worth.elsewhere.high]}
                     for worth in size.worths
                 ],
             }

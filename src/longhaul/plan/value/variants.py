@@ -15,8 +15,10 @@ from longhaul.plan.ladder.variants import LadderSize, size_at
 Kind = Literal["whole", "source", "filter", "change"]
 WHOLE = "all"
 """The recipe as it is, which every variant is compared with."""
-_SWITCHES = ("clean", "filters", "dedup", "contamination")
-"""Tables below `data` of which every setting that is not at its default is a filter."""
+_SWITCHES = ("filters", "dedup", "contamination")
+"""Tables below `data` of which every switch that is on is a filter. What changes text, such as
+`data.clean`, is none: a document that is held out would be trained on in its other form."""
+_CHANGES_TEXT = frozenset({"dedup.paragraphs"})
 _MINUTES = 15
 _OVERHEAD = 0.5
 """Of the time, for evaluations, start-up, and cores that are not always there."""
@@ -192,6 +194,7 @@ def _filters(data: DataSection) -> Iterator[tuple[str, Any]]:
         if not isinstance(section, Section):
             continue
         for name, info in type(section).model_fields.items():
-            default = info.get_default(call_default_factory=True)
-            if getattr(section, name) != default and default in (False, None, "off", ()):
-                yield f"{table}.{name}", default
+            off = info.get_default(call_default_factory=True)
+            is_switch = off in (False, None, "", "off") and f"{table}.{name}" not in _CHANGES_TEXT
+            if is_switch and getattr(section, name) not in (False, off):
+                yield f"{table}.{name}", off
