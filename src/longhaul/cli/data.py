@@ -35,9 +35,7 @@ def lint(
             help="recipes, or files, folders and addresses of text as in data.sources.path",
         ),
     ],
-    text_field: Annotated[
-        str, typer.Option(help="field that holds the text in JSON lines and Parquet")
-    ] = "text",
+    text_field: Annotated[str, typer.Option(help="field or column that holds the text")] = "text",
     prepared_dir: PreparedFolder = PREPARED,
 ) -> None:
     """Look for text that a model should not learn: leaked escapes, wrong encodings, repetition."""
