@@ -1,4 +1,4 @@
-"""Twelve faults, each planted in one of three clean sources, and what lint says of them."""
+"""Twelve faults, each planted in one of two clean sources, and what lint says of them."""
 
 import random
 from itertools import islice
@@ -18,23 +18,23 @@ _HELD_OUT = 0.1
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """The same 300 files of Python's library, spread over it, small enough for a test."""
+    """200 files of Python's library, spread over it."""
     downloads = tmp_path_factory.mktemp("downloads")
     corpus = locate(SourceSection(path="python-stdlib"), 1, downloads, lambda _: None)
     plain = (
         document
         for document in corpus.documents(Breakage("python-stdlib", 1.0))
         # Tables of codes are near copies of each other, and held out they leak.
-        if 500 < len(document.text) < 20_000 and not document.name.startswith("encodings/")
+        if 500 < len(document.text) < 8_000 and not document.name.startswith("encodings/")
     )
-    return list(islice(plain, 0, 900, 3))
+    return list(islice(plain, 0, 600, 3))
 
 
 _WORDS = (
-    "harbour kettle ladder letter orchard river signal tower wagon bridge engine garden window "
-    "winter market island shadow copper silver meadow lantern anchor basket castle desert forest"
-).split()
-_LINKS = "and the of in with for from under over near behind because while although before".split()
+    "harbour", "kettle", "ladder", "letter", "orchard", "river", "signal", "tower", "wagon",
+    "bridge", "engine", "garden", "window", "winter", "market", "island", "shadow", "copper",
+)  # fmt: skip
+_LINKS = ("and", "the", "of", "in", "with", "for", "from", "under", "near", "because", "while")
 
 
 def essays(seed: int, count: int) -> list[Document]:
@@ -44,12 +44,13 @@ def essays(seed: int, count: int) -> list[Document]:
         "".join(chosen.choice("bcdfglmnprstvz") + chosen.choice("aeiou") for _ in range(size))
         for size in (2, 2, 3, 3, 3, 4) * 300
     ]
+    known = [*_WORDS, *made]
     documents = []
     for number in range(count):
         sentences = []
         for _ in range(chosen.randrange(15, 40)):
             words = [
-                chosen.choice(_LINKS if chosen.random() < 0.3 else _WORDS + made)
+                chosen.choice(_LINKS if chosen.random() < 0.3 else known)
                 for _ in range(chosen.randrange(5, 18))
             ]
             sentences.append(f"{' '.join(words).capitalize()}.")
@@ -60,7 +61,7 @@ def essays(seed: int, count: int) -> list[Document]:
 
 @pytest.fixture(scope="module")
 def clean(library):
-    return {"library": library, "essays": essays(1, 300), "letters": essays(2, 300)}
+    return {"library": library, "essays": essays(1, 200)}
 
 
 def look(sources):
@@ -90,10 +91,6 @@ def some(documents, share, damage):
     ]
 
 
-def with_backslashes(documents):
-    return [d for d in documents if d.text.count("\\") >= 3 and "\\\\" not in d.text]
-
-
 def doubled(sources):
     sources["library"] = some(sources["library"], 0.05, lambda text: text.replace("\\", "\\\\"))
 
@@ -113,20 +110,20 @@ def trailing(sources):
 
 
 def mixed_ends(sources):
-    sources["letters"] = some(
-        sources["letters"], 0.05, lambda text: text.replace("\n", "\r\n", text.count("\n") // 2)
+    sources["essays"] = some(
+        sources["essays"], 0.05, lambda text: text.replace("\n", "\r\n", text.count("\n") // 2)
     )
 
 
 def mojibake(sources):
-    sources["letters"] = some(
-        sources["letters"], 0.05,
+    sources["essays"] = some(
+        sources["essays"], 0.05,
         lambda text: text.replace("e ", "é ").encode().decode("cp1252", "replace"),
     )  # fmt: skip
 
 
 def lost_characters(sources):
-    sources["letters"] = some(sources["letters"], 0.05, lambda text: text.replace("ta", "t\ufffd"))
+    sources["essays"] = some(sources["essays"], 0.05, lambda text: text.replace("ta", "t\ufffd"))
 
 
 def template(sources):
@@ -138,7 +135,7 @@ def template(sources):
             f"for a free offer in {town}! All prices in {name} include tax. We move your home with "
             "care and on time, since 1994, and so does nobody else that you could ask.\n"
         )
-        sources["letters"].append(Document(text, f"letters:ad-{number}"))
+        sources["essays"].append(Document(text, f"essays:ad-{number}"))
 
 
 def near_empty(sources):
@@ -147,7 +144,7 @@ def near_empty(sources):
 
 
 def dominating(sources):
-    whole = "".join(document.text for document in essays(4, 300))
+    whole = "".join(document.text for document in essays(4, 200))
     sources["essays"].append(Document(whole, "essays:all-in-one"))
 
 
@@ -162,15 +159,15 @@ def copied_paragraphs(sources):
 
 def gibberish(sources):
     chosen = random.Random(7)
-    sources["letters"] = some(
-        sources["letters"], 0.25,
+    sources["essays"] = some(
+        sources["essays"], 0.25,
         lambda text: "".join(chosen.choices("bcdfghjklmnpqrstvwxz0123456789+/", k=len(text))),
     )  # fmt: skip
 
 
 def split_leakage(sources):
-    sources["letters"] += [
-        Document(document.text.upper() + "\n", f"letters:again-{number}")
+    sources["essays"] += [
+        Document(f"{document.text}\n", f"essays:again-{number}")
         for number, document in enumerate(sources["essays"])
         if number % 3 == 0
     ]
@@ -181,14 +178,14 @@ FAULTS = {
     leaked: ("escaped line ends", "essays"),
     entities: ("HTML entities", "essays"),
     trailing: ("white space behind lines", "essays"),
-    mixed_ends: ("mixed line ends", "letters"),
-    mojibake: ("text in a wrong encoding", "letters"),
-    lost_characters: ("replacement characters", "letters"),
-    template: ("repeated templates", "letters"),
+    mixed_ends: ("mixed line ends", "essays"),
+    mojibake: ("text in a wrong encoding", "essays"),
+    lost_characters: ("replacement characters", "essays"),
+    template: ("repeated templates", "essays"),
     near_empty: ("near-empty documents", "essays"),
     dominating: ("one document dominates", "essays"),
     copied_paragraphs: ("too predictable", "essays"),
-    gibberish: ("gibberish", "letters"),
+    gibberish: ("gibberish", "essays"),
     split_leakage: ("split leakage", "all sources"),
 }
 
@@ -200,8 +197,6 @@ def test_a_planted_fault_is_found_and_its_source_named(clean, plant):
     found = look(sources)
     assert FAULTS[plant] in {(finding.kind, finding.source) for finding in found}
     expected = {FAULTS[plant][1], "all sources"}
-    if plant is split_leakage:
-        expected |= {"essays", "letters"}  # upper case is another language to a model
     assert {finding.source for finding in found} <= expected, "other sources are clean"
 
 

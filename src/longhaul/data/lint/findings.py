@@ -16,6 +16,7 @@ _CERTAIN = 0.1
 _FEWEST = 3
 _TIMES_OTHERS = 8
 """Half of a floor is a finding in a source that has so many times the share of all others."""
+_FEWEST_COMPARED = 10
 _FEWEST_ELSEWHERE = 200
 """Documents of other sources, to compare with."""
 
@@ -81,7 +82,8 @@ def is_telling(sign: Sign, elsewhere: Sequence[Sign] = ()) -> bool:
         return True
     eligible = sum(other.eligible for other in elsewhere)
     usual = (1 + sum(other.documents for other in elsewhere)) / max(1, eligible)
-    odd = eligible >= _FEWEST_ELSEWHERE and share >= _TIMES_OTHERS * usual
+    enough = eligible >= _FEWEST_ELSEWHERE and sign.documents >= _FEWEST_COMPARED
+    odd = enough and share >= _TIMES_OTHERS * usual
     return odd and share >= check.floor / 2
 
 
