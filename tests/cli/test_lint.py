@@ -30,7 +30,11 @@ def lines(path, *texts):
 
 
 def test_files_and_recipes_are_looked_at_source_by_source(call, tmp_path):
-    leaked = lines(tmp_path / "web.jsonl", "one\\ntwo\\nthree\\nfour", "Nothing wrong with it.")
+    leaked = lines(
+        tmp_path / "web.jsonl",
+        "one\\ntwo\\nthree\\nfour",
+        "Nothing wrong with it, so far as one can see.",
+    )
     recipe = tmp_path / "mine.toml"
     recipe.write_text(
         'extends = "quickstart"\n'
@@ -39,12 +43,12 @@ def test_files_and_recipes_are_looked_at_source_by_source(call, tmp_path):
     )
     shown = call(str(recipe))
     assert "web.jsonl: 2 documents" in shown
-    assert "escaped line ends: 1 documents (50.00%), 3 in all" in shown
+    assert "escaped line ends: 1 of 2 documents (50.00%), 3 in all" in shown
     assert "web.jsonl:1: " in shown
     assert "synthetic: " in shown
-    (tmp_path / "clean.txt").write_text("Call me Ishmael.\n")
+    (tmp_path / "clean.txt").write_text("Call me Ishmael. Some years ago, never mind how long.\n")
     shown = call(leaked, str(tmp_path / "clean.txt"), "--text-field", "body")
-    assert "escaped line ends: 1 documents" in shown
+    assert "escaped line ends: 1 of 2 " in shown
     assert shown.endswith("nothing suspicious\n")
 
 

@@ -1,5 +1,7 @@
+import bz2
 import gzip
 import json
+import lzma
 import random
 
 import pyarrow as pa
@@ -8,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longhaul.data import readers
+from longhaul.core.errors import DataError
 from longhaul.data.documents import Breakage
+from longhaul.data.readers import files as readers
 from longhaul.data.readers import format_of, read_file, suffix_advice, taken_from_folder
 
 
@@ -40,7 +43,9 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
     assert read(tmp_path / "a.jsonl")[0] == [("a.jsonl:1", "hello")]
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt.gz", ".txt.zst"])
+@pytest.mark.parametrize(
+    "suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".jsonl.xz", ".txt.gz", ".txt.zst", ".txt.bz2"]
+)
 def test_compressed_files_read_as_plain_ones(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     content = jsonl({"text": "one"}, {"text": "two"})
@@ -48,6 +53,8 @@ def test_compressed_files_read_as_plain_ones(tmp_path, suffix):
         path.write_bytes(gzip.compress(content))
     elif suffix.endswith(".zst"):
         write_zst(path, content)
+    elif suffix.endswith((".xz", ".bz2")):
+        path.write_bytes((lzma if suffix.endswith(".xz") else bz2).compress(content))
     else:
         path.write_bytes(content)
     lines = [(f"{path.name}:1", "one"), (f"{path.name}:2", "two")]
@@ -123,19 +130,74 @@ def test_an_empty_file_is_empty(tmp_path):
         assert (found, breakage.num_empty, breakage.num_broken) == ([], 1, 0)
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".xz", ".bz2"])
 def test_a_truncated_file_keeps_what_came_before_and_is_named(tmp_path, suffix):
     numbers = random.Random(1)
     content = jsonl(*({"text": f"{numbers.random()}" * 5} for _ in range(20_000)))
     path = tmp_path / f"a.jsonl{suffix}"
     if suffix == ".gz":
-        path.write_bytes(gzip.compress(content)[:-10_000])
-    else:
+        path.write_bytes(gzip.compress(content))
+    elif suffix == ".zst":
         write_zst(path, content)
-        path.write_bytes(path.read_bytes()[:-10_000])
+    else:
+        path.write_bytes((lzma if suffix == ".xz" else bz2).compress(content))
+    path.write_bytes(path.read_bytes()[:-10_000])
     found, breakage = read(path)
     assert 1_000 < len(found) < 20_000
     assert "runcated" in breakage.worst()[0]
+
+
+def folder_of(tmp_path, *sizes_kept):
+    """Files of equally many lines, of which each keeps this share of its bytes."""
+    numbers = random.Random(1)
+    for place, kept in enumerate(sizes_kept):
+        whole = jsonl(*({"text": f"{numbers.random()}" * 5} for _ in range(5_000)))
+        packed = gzip.compress(whole)
+        (tmp_path / f"{place}.jsonl.gz").write_bytes(packed[: int(len(packed) * kept)])
+    breakage = Breakage("corpus", 0.1)
+    for path in sorted(tmp_path.iterdir()):
+        for _ in read_file(path, path.name, "text", breakage):
+            pass
+    return breakage
+
+
+def test_a_truncated_file_counts_by_its_bytes_not_as_one_of_many_lines(tmp_path):
+    breakage = folder_of(tmp_path, 1, 1, 0.9)
+    assert breakage.num_broken == 0
+    assert breakage.fraction == pytest.approx(0.9 / 2.9, abs=0.01), "what is missing is unknown"
+    with pytest.raises(DataError) as refused:
+        breakage.judge()
+    assert "in files are lost" in str(refused.value)
+    assert "2.jsonl.gz: ends in the middle" in str(refused.value)
+    assert "is unknown, so all of it counts" in str(refused.value)
+    again = Breakage("corpus", 0.1)
+    again.add_json(json.loads(json.dumps(breakage.as_json())))
+    assert (again.fraction, again.summary()) == (breakage.fraction, breakage.summary())
+
+
+def test_of_a_damaged_file_only_what_lies_behind_the_damage_is_lost(tmp_path):
+    numbers = random.Random(1)
+    members = [
+        gzip.compress(jsonl(*({"text": f"{numbers.random()}" * 5} for _ in range(20_000))))
+        for _ in range(4)
+    ]
+    members[2] = members[2][:10] + b"\xff" * 10 + members[2][20:]
+    (tmp_path / "a.jsonl.gz").write_bytes(b"".join(members))
+    found, breakage = read(tmp_path / "a.jsonl.gz")
+    assert breakage.fraction == pytest.approx(0.5, abs=0.05)
+    assert len(found) == 40_000
+    assert "% of it is lost" in breakage.worst()[0]
+
+
+def test_a_truncated_zst_that_says_its_size_counts_what_is_missing(tmp_path):
+    numbers = random.Random(1)
+    whole = jsonl(*({"text": f"{numbers.random()}" * 5} for _ in range(50_000)))
+    packed = pa.Codec("zstd").compress(whole, asbytes=True)  # one frame, with its size
+    (tmp_path / "a.jsonl.zst").write_bytes(packed[: len(packed) * 7 // 10])
+    found, breakage = read(tmp_path / "a.jsonl.zst")
+    assert breakage.fraction == pytest.approx(0.3, abs=0.05)
+    assert len(found) == pytest.approx(35_000, rel=0.1)
+    assert "of it is missing" in breakage.worst()[0]
 
 
 def test_damaged_gzip_is_named(tmp_path):
@@ -181,8 +243,12 @@ def test_parquet_rows_are_documents(tmp_path):
     parquet(path, pa.array(["one", None, "", "four"]), other=pa.array([1, 2, 3, 4]))
     found, breakage = read(path)
     assert found == [("a.parquet:1", "one"), ("a.parquet:4", "four")]
-    assert breakage.worst() == ["a.parquet:2: the text is no string but NoneType None"]
-    assert breakage.num_empty == 1
+    assert (breakage.num_broken, breakage.num_empty) == (0, 2), "a null is an empty document"
+
+
+def test_a_value_that_is_no_text_is_broken(tmp_path):
+    parquet(tmp_path / "a.parquet", pa.array([1, 2]))
+    assert "the text is no string but int 1" in read(tmp_path / "a.parquet")[1].worst()[0]
 
 
 def test_parquet_without_the_column_names_those_it_has(tmp_path):
@@ -202,6 +268,10 @@ def test_formats_by_name():
         format_of("a.jsonl.zst") == format_of("c4.json.gz") == format_of("a.json") == "json lines"
     )
     assert format_of("a.parquet") == "parquet"
+    assert format_of("a.CSV") == format_of("a.tsv.xz") == "csv"
+    assert format_of("a.arrow") == format_of("a.feather") == "arrow"
+    assert format_of("CC-MAIN.warc.wet.gz") == format_of("a.warc") == "warc"
+    assert format_of("shard-000.tar") == "tar"
     assert format_of("a.png") is format_of("a") is format_of("a.tar.gz") is None
     assert taken_from_folder("c4.json.gz")
     assert not taken_from_folder("package.json")

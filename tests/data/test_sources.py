@@ -48,14 +48,14 @@ def test_the_identity_follows_names_sizes_and_times_and_nothing_else(tmp_path):
         ("empty", "an empty folder", ".jsonl"),
         ("pictures", "without a file that can be read (it has a.png, …)", ".txt"),
         ("lines", "rename them to .jsonl", ".jsonl"),
-        ("table.csv", "no reader for this kind", "table.txt"),
+        ("table.xls", "no reader for this kind", "table.txt"),
         ("pipe.txt", "neither a regular file nor a folder", ".txt"),
     ],
 )
 def test_what_cannot_be_a_source_says_why_at_once(tmp_path, monkeypatch, path, message, advice):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.text").write_text("x")
-    (tmp_path / "table.csv").write_text("a,b")
+    (tmp_path / "table.xls").write_text("a,b")
     for folder in ("empty", "pictures", "lines"):
         (tmp_path / folder).mkdir()
     (tmp_path / "pictures/a.png").write_bytes(b"x")

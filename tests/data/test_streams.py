@@ -1,16 +1,18 @@
+import bz2
 import gzip
 import io
+import lzma
 
 import pytest
 
-from longhaul.data.readers import bounded_lines, open_stream
+from longhaul.data.readers.streams import FileStream, bounded_lines
 
 
-@pytest.mark.parametrize("pack", [lambda b: b, gzip.compress])
+@pytest.mark.parametrize("pack", [lambda b: b, gzip.compress, lzma.compress, bz2.compress])
 def test_content_is_unpacked_by_its_first_bytes_whatever_its_name(tmp_path, pack):
     (tmp_path / "a.txt").write_bytes(pack(b"one\ntwo\n"))
-    with open_stream(tmp_path / "a.txt") as stream:
-        assert stream.read() == b"one\ntwo\n"
+    with FileStream(tmp_path / "a.txt") as opened:
+        assert opened.stream.read() == b"one\ntwo\n"
 
 
 def test_lines_up_to_the_limit_come_whole_and_longer_ones_as_none():

@@ -1,9 +1,8 @@
-"""`longhaul data prepare`, `data at`, and `data lint`: what is suspicious in a text."""
+"""`longhaul data prepare`, `data at`, and the commands of other files on text."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,95 +17,8 @@ from longhaul.cli.common import (
     RunName,
     RunsFolder,
 )
+from longhaul.cli.lint import lint
 from longhaul.cli.value import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from longhaul.config.recipe import Recipe
-    from longhaul.data.lint import Lint
-
-_MOST_SHOWN = 120
-
-
-def lint(
-    texts: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RECIPE|TEXT...",
-            help="recipes, or files, folders and addresses of text as in data.sources.path",
-        ),
-    ],
-    text_field: Annotated[
-        str, typer.Option(help="field that holds the text in JSON lines and Parquet")
-    ] = "text",
-    prepared_dir: PreparedFolder = PREPARED,
-) -> None:
-    """Look for text that a model should not learn: leaked escapes, wrong encodings, repetition."""
-    from longhaul.data.documents import Breakage
-    from longhaul.data.lint import Lint
-    from longhaul.data.sources import locate
-
-    for recipe in _recipes(texts, text_field):
-        _compare(recipe, prepared_dir)
-        for source in recipe.data.sources:
-            corpus = locate(source, recipe.seed, prepared_dir / "downloads", typer.echo)
-            if corpus.token_files:
-                typer.echo(f"{corpus.name}: tokens already; there is no text to look at")
-                continue
-            breakage = Breakage(corpus.name, recipe.data.max_broken_fraction)
-            seen = Lint()
-            for document in corpus.documents(breakage):
-                seen.see(document)
-            breakage.judge()
-            for line in summary(corpus.name, seen, breakage.summary()):
-                typer.echo(line)
-
-
-def _compare(recipe: Recipe, prepared_dir: Path) -> None:
-    from longhaul.core.units import short_bytes
-    from longhaul.data.dataset import MANIFEST
-    from longhaul.data.prepare import prepared_folder
-    from longhaul.data.verification import MEMORY, Verification
-
-    folder = prepared_folder(recipe, prepared_dir, typer.echo)
-    if not (folder / MANIFEST).exists():
-        return
-    verification = Verification(folder)  # all of it, whatever was compared before
-    size = short_bytes(verification.left_bytes)
-    verification.compare_all((folder / MEMORY,))
-    typer.echo(f"{folder}: {verification.num_files} files ({size}) match their checksums")
-
-
-def summary(name: str, seen: Lint, skipped: str) -> Iterator[str]:
-    """What was seen in a source, for a person."""
-    from longhaul.core.units import short_bytes
-
-    size = f"{seen.num_documents:,} documents, {short_bytes(seen.num_bytes)}"
-    yield f"{name}: {size}" + (f"; {skipped}" if skipped else "")
-    signs = list(seen.signs())
-    if not signs:
-        yield "  nothing suspicious"
-    for sign in signs:
-        in_all = f", {sign.occurrences:,} in all" if sign.occurrences != sign.documents else ""
-        yield f"  {sign.kind}: {sign.documents:,} documents ({sign.share:.2%}){in_all}"
-        for example in sign.examples:
-            shown = example if len(example) <= _MOST_SHOWN else f"{example[: _MOST_SHOWN - 1]}…"
-            yield f"      {shown}"
-
-
-def _recipes(texts: Sequence[str], text_field: str) -> Iterator[Recipe]:
-    from longhaul.config.load import load_recipe, shipped_recipes, with_overrides
-
-    shipped = shipped_recipes()
-    for text in texts:
-        if text in shipped or (text.endswith(".toml") and Path(text).is_file()):
-            yield load_recipe(text).recipe
-        else:
-            plain = load_recipe("quickstart").recipe
-            source = {"path": text, "text_field": text_field}
-            yield with_overrides(plain, {"data.sources": [source]}, {"data.sources": text})
-
 
 app = typer.Typer(help="Text: prepare it, or see what a step was trained on.", no_args_is_help=True)
 app.command()(lint)

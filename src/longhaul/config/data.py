@@ -22,9 +22,9 @@ class SourceSection(Section):
     max_epochs: float | None = changed_at_start(None, gt=0)
     """Most times that the source is read; from there on its share goes to the others."""
     text_field: str = fixed("text")
-    """Field that holds the text in JSON lines and Parquet."""
+    """Field or column that holds the text in JSON lines, in tables and in the JSON of a tar."""
     format: Literal["auto", "nanogpt", "llm.c", "megatron"] = fixed("auto")
-    """What the files are. `auto`: text, JSON lines or Parquet by their names; a `.bin` is llm.c's
+    """What the files are. `auto`: text, tables or archives by their names; a `.bin` is llm.c's
     (modded-nanogpt's) by its magic, Megatron-LM's by the `.idx` beside it. nanoGPT's `.bin` has no
     sign of its own, and a folder of tokens is not told from one of text: name the format."""
     sha256: str = fixed("", pattern=r"^([0-9a-f]{64})?$")

@@ -51,7 +51,7 @@ def read_adapted(
 def _records(path: Path, name: str, text_field: str, breakage: Breakage) -> Iterator[Record]:
     """Rows of JSON lines and Parquet with all their fields; of other files, their texts."""
     is_rows = format_of(name) in ("json lines", "parquet")
-    for document in read_file(path, name, None if is_rows else text_field, breakage):
+    for document in read_file(path, name, "" if is_rows else text_field, breakage):
         fields = json.loads(document.text) if is_rows else {text_field: document.text}
         yield Record(document.name, fields, text_field)
 

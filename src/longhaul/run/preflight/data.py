@@ -22,7 +22,8 @@ from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.data.dataset import MANIFEST, open_dataset
 from longhaul.data.documents import Breakage, Document
 from longhaul.data.forecast import forecast
-from longhaul.data.lint import Lint
+from longhaul.data.lint.findings import is_telling
+from longhaul.data.lint.signs import DocumentSigns
 from longhaul.data.mixture import plan_of
 from longhaul.data.prepare import prepared_folder
 from longhaul.data.remote import is_here, listed
@@ -110,18 +111,19 @@ def _look(
         figure = f"{name}: {len(corpus.token_files)} files of tokens; there is no text to look at"
         return judged(_NAME, figure), []
     breakage = Breakage(name, context.recipe.data.max_broken_fraction)
-    lint, documents = Lint(), []
+    seen, documents, size = DocumentSigns(), list[Document](), 0
     for document in _beginning(corpus.documents(breakage), most):
-        lint.see(document)
+        seen.see(document.name, document.text)
         documents.append(document)
+        size += len(document.text.encode())
     breakage.judge()
-    signs = list(lint.signs())
+    signs = [sign for sign in seen.found() if is_telling(sign)]
     odd = ", ".join(f"{sign.kind} in {sign.share:.1%} of documents" for sign in signs)
-    figure = f"{name}: the first {lint.num_documents:,} documents ({short_bytes(lint.num_bytes)})"
+    figure = f"{name}: the first {len(documents):,} documents ({short_bytes(size)})"
     figure += f"; look at: {odd}" if odd else "; nothing suspicious"
     figure += f"; {breakage.summary()}" if breakage.num_broken else ""
     kinds = [sign.kind for sign in signs]
-    return judged(_NAME, figure, documents=lint.num_documents, signs=kinds), documents
+    return judged(_NAME, figure, documents=len(documents), signs=kinds), documents
 
 
 def vocabulary(context: PreflightContext) -> tuple[int, bool]:
