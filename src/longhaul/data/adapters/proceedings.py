@@ -20,7 +20,8 @@ _FEWEST_PAGES = 3
 _DIGITS = re.compile(r"\d+|\b[ivxlc]+\b")
 _PAGE_NUMBER = re.compile(r"\s*(?:[-–—]\s*)?(?:\d{1,4}|[ivxlc]{1,7})(?:\s*[-–—])?\s*\Z")
 _MARK_UP = re.compile(r"\s*</?[A-Z][A-Z0-9]*(?:\s[^<>]*)?/?>\s*\Z")
-_BROKEN_WORD = re.compile(r"([^\W\d_]{2,})(?:-|\u00ad|\u2010)\n[ \t]*([^\W\d_]+)")
+# Begun at a word's first letter alone, or a word of a million letters would cost their square.
+_BROKEN_WORD = re.compile(r"(?<![^\W\d_])([^\W\d_]{2,}+)(?:-|\u00ad|\u2010)\n[ \t]*([^\W\d_]+)")
 _WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 
 HEADS = f"{CHANGED}proceedings: heads and feet of pages"

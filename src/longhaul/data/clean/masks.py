@@ -13,21 +13,22 @@ KEY, EMAIL, IP_ADDRESS = "<KEY>", "<EMAIL>", "<IP_ADDRESS>"
 _PREFIXED = {
     # What a text must hold for the pattern to be tried. Each pattern begins with it too, and looks
     # back after it: a search for fixed characters is many times as fast as one for word borders.
+    # Lengths are bounded, so that no text costs the square of its own.
     "AKIA": r"AKIA(?<!\w....)[0-9A-Z]{16}\b",  # Amazon
     "ASIA": r"ASIA(?<!\w....)[0-9A-Z]{16}\b",
     "AIza": r"AIza(?<!\w....)[\w-]{35}",  # Google
-    "ghp_": r"ghp_(?<!\w....)[0-9A-Za-z]{36,}",  # GitHub
-    "gho_": r"gho_(?<!\w....)[0-9A-Za-z]{36,}",
-    "ghs_": r"ghs_(?<!\w....)[0-9A-Za-z]{36,}",
-    "github_pat_": r"github_pat_\w{50,}",
-    "glpat-": r"glpat-[\w-]{20,}",  # GitLab
-    "xox": r"xox[abeoprs]-(?<!\w.....)[0-9A-Za-z-]{10,}",  # Slack
-    "k_live_": r"k_live_(?<![^\W_]........)[0-9A-Za-z]{16,}",  # Stripe
-    "sk-": r"sk-(?<!\w...)(?=[\w-]*\d)(?:ant-|proj-)?[\w-]{32,}",  # OpenAI, Anthropic
+    "ghp_": r"ghp_(?<!\w....)[0-9A-Za-z]{36,255}",  # GitHub
+    "gho_": r"gho_(?<!\w....)[0-9A-Za-z]{36,255}",
+    "ghs_": r"ghs_(?<!\w....)[0-9A-Za-z]{36,255}",
+    "github_pat_": r"github_pat_\w{50,255}",
+    "glpat-": r"glpat-[\w-]{20,255}",  # GitLab
+    "xox": r"xox[abeoprs]-(?<!\w.....)[0-9A-Za-z-]{10,255}",  # Slack
+    "k_live_": r"k_live_(?<![^\W_]........)[0-9A-Za-z]{16,255}",  # Stripe
+    "sk-": r"sk-(?<!\w...)(?=[\w-]{0,255}\d)(?:ant-|proj-)?[\w-]{32,255}",  # OpenAI, Anthropic
     "hf_": r"hf_(?<!\w...)[A-Za-z]{34}\b",  # Hugging Face
     "npm_": r"npm_(?<!\w....)[0-9A-Za-z]{36}\b",
-    "pypi-AgE": r"pypi-AgE[\w-]{50,}",
-    "eyJ": r"eyJ(?<!\w...)[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}",  # JSON web tokens
+    "pypi-AgE": r"pypi-AgE[\w-]{50,255}",
+    "eyJ": r"eyJ(?<!\w...)[\w-]{10,999}\.eyJ[\w-]{10,9999}\.[\w-]{10,999}",  # JSON web tokens
     " PRIVATE KEY-": r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]+-----END [A-Z ]*PRIVATE KEY-----",
 }
 _SECRETS = {holds: re.compile(pattern) for holds, pattern in _PREFIXED.items()}
@@ -35,7 +36,7 @@ _SECRETS = {holds: re.compile(pattern) for holds, pattern in _PREFIXED.items()}
 # such as "your-password-here" stays.
 _ASSIGNED = re.compile(
     r"(?i)(?:password|passwd|secret|token|api_?key|access_?key)['\"]?\s{0,3}(?:=>|[:=])\s{0,3}"
-    r"(?P<quote>['\"])(?P<value>(?=[^'\"\s]*\d)[^'\"\s]{12,200})(?P=quote)"
+    r"(?P<quote>['\"])(?P<value>(?=[^'\"\s]{0,200}\d)[^'\"\s]{12,200})(?P=quote)"
 )
 _ASSIGNING = ("passw", "secret", "token", "apikey", "api_key", "accesskey", "access_key")
 _DOMAIN = re.compile(r"@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b")

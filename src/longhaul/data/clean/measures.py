@@ -43,7 +43,7 @@ class Limits:
 
 def num_characters(prose: Prose) -> float:
     """Characters."""
-    return float(len(prose.text))
+    return float(prose.num_characters)
 
 
 def num_words(prose: Prose) -> float:

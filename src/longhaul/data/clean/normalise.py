@@ -30,7 +30,7 @@ _TRAILING = re.compile(r"(?<![ \t])[ \t]++(?=\n|\Z)")
 _LEADING_LINES = re.compile(r"(?:[ \t]*+\n)*")
 _EMPTY_LINES = re.compile(r"\n{4,}")
 # ECMA-48 control sequences, such as colours: without their first character they would be text.
-_SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)")
 # Not here: joiners (U+200C, U+200D) and marks of direction (U+200E, U+200F), which spell words.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u202a-\u202e\u2060-\u2064\u2066-\u206f"

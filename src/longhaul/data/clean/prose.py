@@ -9,11 +9,19 @@ import numpy.typing as npt
 _LETTER = re.compile(r"[^\W\d_]")
 
 
+MOST_JUDGED = 4 << 20
+"""Characters. A document may have 64 Mi, and its words would take 1.5 GB."""
+
+
 class Prose:
-    """A text, read-only. Words are what white space separates, as in Gopher's rules."""
+    """A text, read-only, or as much of a long one as is judged. Words are what white space
+    separates, as in Gopher's rules.
+    """
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.num_characters = len(text)
+        """Of the whole text."""
+        self.text = text[:MOST_JUDGED]
 
     @cached_property
     def words(self) -> list[str]:
