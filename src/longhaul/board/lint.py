@@ -198,9 +198,9 @@ def _predictability(sources: Sequence[SourceFacts], suffix: str) -> Figure:
     ]
     return Figure(
         f"predictability{suffix}", "How well a small model predicts it",
-        "Bits a byte of pieces of 4,096 characters, by n-gram models of six orders: the box is "
-        "half of the pieces. Left of the first dotted line lies what only copies and templates "
-        "reach, right of the second what random letters need.",
+        "Bits a byte of pieces of 4,096 characters, by n-gram models of six orders. A box is half "
+        "of the pieces. Left of the first dotted line lies what only copies and templates reach, "
+        "right of the second what random letters need.",
         traces,
         {"boxmode": "group", "shapes": shapes, "showlegend": True,
          "yaxis": {"autorange": "reversed"}, "xaxis": {"title": {"text": "bits a byte"}}},

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from longhaul.core.units import short_bytes
 from longhaul.data.lint.facts import SourceFacts
 from longhaul.data.lint.leakage import Leak
-from longhaul.data.lint.signs import Sign
+from longhaul.data.lint.signs import Sign, excerpt
 
 _CERTAIN = 0.1
 """Share of documents from which on one or two are enough; below it takes three."""
@@ -122,7 +122,7 @@ def _boilerplate(facts: SourceFacts, others: Sequence[SourceFacts]) -> Iterator[
             f"{facts.shared_bytes:.1%} of its text are lines that a tenth of its documents have",
             "remove such lines and paragraphs by deduplication",
             tuple(
-                f"in {count:,} documents: {line[:_EXCERPT]!r}"
+                f"in {count:,} documents: {excerpt(line[:_EXCERPT])}"
                 for line, count in facts.shared_lines[:_EXAMPLES]
             ),
         )  # fmt: skip
@@ -137,7 +137,8 @@ def _templates(facts: SourceFacts, others: Sequence[SourceFacts]) -> Iterator[Fi
             "names and numbers",
             "keep a few of them: a model learns the shape at once, and its loss flatters it",
             tuple(
-                f"{piece.name}: {piece.text[:_EXCERPT]!r}" for piece in facts.templated[:_EXAMPLES]
+                f"{piece.name}: {excerpt(piece.text[:_EXCERPT])}"
+                for piece in facts.templated[:_EXAMPLES]
             ),
         )  # fmt: skip
 
@@ -162,7 +163,7 @@ def _predictability(facts: SourceFacts, others: Sequence[SourceFacts]) -> Iterat
     yield from _by_bits(
         facts, own, lambda bits: bits <= PREDICTABLE_BITS, PREDICTABLE, "too predictable",
         f"a small n-gram model of half of the source predicts {{share}} of the other half at "
-        f"{PREDICTABLE_BITS:g} bits a byte or less, as only copies and generated text ({usual})",
+        f"{PREDICTABLE_BITS:g} bits a byte or less, where copies and generated text are ({usual})",
         "look for copied paragraphs and generated text, and deduplicate by paragraph",
     )  # fmt: skip
     yield from _by_bits(
@@ -175,7 +176,7 @@ def _predictability(facts: SourceFacts, others: Sequence[SourceFacts]) -> Iterat
         facts, elsewhere, lambda bits: bits <= PREDICTABLE_BITS, PREDICTABLE,
         "text of other sources",
         f"a small n-gram model of the other sources predicts {{share}} of this one at "
-        f"{PREDICTABLE_BITS:g} bits a byte or less, as only copies are",
+        f"{PREDICTABLE_BITS:g} bits a byte or less, where only copies are",
         "deduplicate across sources: their weights are not what they seem",
     )  # fmt: skip
 
@@ -189,14 +190,15 @@ def _by_bits(
     sentence: str,
     remedy: str,
 ) -> Iterator[Finding]:
+    usual = statistics.median(bits) if bits else 0.0
     odd = [
         (value, piece) for value, piece in zip(bits, facts.pieces, strict=False) if is_odd(value)
     ]
     share = len(odd) / max(1, len(bits))
     if odd and share >= floor:
         examples = tuple(
-            f"{piece.name}: {piece.text[:_EXCERPT]!r} ({value:.2f} bits a byte)"
-            for value, piece in odd[:_EXAMPLES]
+            f"{piece.name}: {excerpt(piece.text[:_EXCERPT])} ({value:.2f} bits a byte)"
+            for value, piece in sorted(odd, key=lambda one: -abs(one[0] - usual))[:_EXAMPLES]
         )
         shown = sentence.format(share=f"{share:.1%}")
         yield Finding(kind, facts.name, share, shown, remedy, examples)
@@ -213,7 +215,6 @@ def leakage_finding(source: str, num_held_out: int, leaks: Sequence[Leak]) -> It
             "split leakage", source, share,
             f"{len(leaks):,} ({share:.1%}) of {num_held_out:,} held-out documents are nearly the "
             "same as one that is trained on",
-            "deduplicate by near-equality before the split, or hold out by data.held_out.by = "
-            '"tail"',
+            "remove near copies, across sources too, before the split is made",
             tuple(f"{leak.held_out} ≈ {leak.trained_on}" for leak in leaks[:_EXAMPLES]),
         )  # fmt: skip

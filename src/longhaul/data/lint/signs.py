@@ -86,7 +86,16 @@ class Sign:
         if len(self.examples) < _EXAMPLES:
             begin, end = seen.first
             end = min(end, begin + _EXCERPT) + _EXCERPT
-            self.examples.append(f"{name}: {text[max(0, begin - _EXCERPT) : end]!r}")
+            self.examples.append(f"{name}: {excerpt(text[max(0, begin - _EXCERPT) : end])}")
+
+
+_SHOWN_AS = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽", "\ufffd": "\ufffd"})
+
+
+def excerpt(text: str) -> str:
+    """On one line, with white space in sight; backslashes as they are: `repr` doubles them."""
+    shown = text.translate(_SHOWN_AS)
+    return "".join(c if c.isprintable() or c == "\ufffd" else f"\\x{ord(c):02x}" for c in shown)
 
 
 class DocumentSigns:
