@@ -11,6 +11,7 @@ import torch
 
 from longhaul.config.data import MixtureStage
 from longhaul.config.recipe import Recipe
+from longhaul.core.errors import DataError
 from longhaul.data.batches import IGNORED, BatchReader, BatchRequest, evaluation_batches
 
 BLOCK = 16
@@ -272,3 +273,17 @@ def test_ranks_share_out_an_evaluation_and_make_as_many_passes(
     assert [target for seen, _, _ in shares for target in seen] == whole
     assert sum(own for _, own, _ in shares) == number
     assert len({passes for _, _, passes in shares}) == 1
+
+
+def test_draws_of_a_source_that_was_taken_away_are_refused_with_the_way_back() -> None:
+    first = BatchReader(CORPUS, recipe())
+    left = Corpus(CORPUS.sources[1:])
+    reader = BatchReader(left, recipe(), first.plan.before(24))
+    assert {source for source, _, _ in reader.slots(request(24, 12)).tolist()} == {0}
+    ahead = reader.read(request(24))
+    assert ahead.tokens_BT.min() >= 10_000
+    with pytest.raises(DataError, match="is in part of a, which the recipe has no more") as caught:
+        reader.read(request(0, 12))
+    assert "put a back into data.sources" in caught.value.remedy
+    first.close()
+    reader.close()

@@ -110,14 +110,14 @@ class BatchReader:
     def _read(self, request: BatchRequest) -> Batch:
         source, _, begin, first, following = self._locate(request)
         length = request.sequence_length
-        own = share_of(request.sequences, self._rank, self._size)
-        source, begin = source[own], begin[own]
-        if len(source) and int(source.max()) >= len(self._streams):
-            gone = self.plan.names[int(source.max())]
+        if (last := int(source.max())) >= len(self._streams):  # all ranks see it, and end alike
+            gone = self.plan.names[last]
             raise DataError(
-                f"draw {first} is of {gone}, which the recipe has no more",
+                f"the batch at draw {first:,} is in part of {gone}, which the recipe has no more",
                 f"put {gone} back into data.sources to go back behind the change of the mixture",
             )
+        own = share_of(request.sequences, self._rank, self._size)
+        source, begin = source[own], begin[own]
         windows = np.empty((len(begin), length + 1), dtype=np.int64)
         for number, stream in enumerate(self._streams):
             here = source == number

@@ -18,7 +18,11 @@ WHOLE = "all"
 _SWITCHES = ("filters", "dedup", "contamination")
 """Tables below `data` of which every switch that is on is a filter. What changes text, such as
 `data.clean`, is none: a document that is held out would be trained on in its other form."""
-_CHANGES_TEXT = frozenset({"dedup.paragraphs"})
+_CHANGES_TEXT = frozenset({
+    "dedup.paragraphs", "filters.c4", "filters.end_marks", "filters.line_words",
+    "filters.boilerplate",
+})  # fmt: skip
+"""Switches that cut documents instead of leaving them out, likewise."""
 _MINUTES = 15
 _OVERHEAD = 0.5
 """Of the time, for evaluations, start-up, and cores that are not always there."""
@@ -195,6 +199,8 @@ def _filters(data: DataSection) -> Iterator[tuple[str, Any]]:
             continue
         for name, info in type(section).model_fields.items():
             off = info.get_default(call_default_factory=True)
-            is_switch = off in (False, None, "", "off") and f"{table}.{name}" not in _CHANGES_TEXT
+            is_switch = (
+                off in (False, None, "", "off", ()) and f"{table}.{name}" not in _CHANGES_TEXT
+            )
             if is_switch and getattr(section, name) not in (False, off):
                 yield f"{table}.{name}", off
