@@ -276,7 +276,8 @@ def bars_of(measured: dict[str, list[Measured]], small: Volume, large: Volume) -
     stated = f"{small.num_bytes / 1e6:,.0f} MB, {small.num_documents:,} documents"
     bars = [
         at_least("end to end on two cores", rate, "MB/s", 40, stated),
-        at_most("large over small, by volume", linear.mean, "×", 1.15, f"{growth:.1f} × the volume; {linear:.2f}"),
+        at_most("large over small, by volume", linear.mean, "×", 1.15,
+                f"{growth:.1f} × the volume; {linear:.2f}"),
         at_most("memory a document", (high - low) / max(1, more), "B", 1500,
                 f"from {low / 1e6:,.0f} MB to {high / 1e6:,.0f} MB"),
         figure("CPU time", 1e9 * median(e.cpu_s for e in measured["longhaul"]) / small.num_bytes,
