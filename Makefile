@@ -2,7 +2,7 @@
 # make test    sets everything up and runs the tests
 .PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check docs format \
   bench bench-gpu bench-gpu-tiny bench-cpu bench-nanogpt bench-quickstart bench-step bench-monitor \
-  bench-loader bench-dedup bench-cause \
+  bench-loader bench-cause \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-board board-pictures figures lab lab-ends lab-prevention \
   drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight clean
 
@@ -24,7 +24,6 @@ help:
 	@echo "make bench-gpu   what one NVIDIA GPU makes of it (PEER=, MODDED=, PARTS=; bench-gpu-tiny: on a CPU)"
 	@echo "make bench-cpu PEER=path/to/nanoGPT TEXT=path/to/input.txt   start-up, loader, monitors, the race, ablations"
 	@echo "make bench-loader    measure how fast batches are read"
-	@echo "make bench-dedup PEER=path/to/python   near-duplicates: speed, memory, recall; PEER has datatrove"
 	@echo "make bench-quickstart   measure the newcomer's run"
 	@echo "make bench-step RECIPE=NAME   measure a recipe's bare step on this device"
 	@echo "make bench-monitor   measure what gauges cost"
@@ -138,9 +137,6 @@ bench-cpu: setup
 
 bench-loader: setup
 	$(BIN)/python -m benchmarks.loader
-
-bench-dedup: setup
-	$(BIN)/python -m benchmarks.dedup $(if $(PEER),--peer "$(PEER)")
 
 bench-step: setup
 	$(BIN)/python -m benchmarks.step "$(RECIPE)"
