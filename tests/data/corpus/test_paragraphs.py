@@ -75,6 +75,12 @@ def test_neither_case_nor_white_space_makes_another_paragraph(tmp_path):
     assert left == [texts[0], letter(1), letter(2)]
 
 
+def test_the_paragraph_after_it_keeps_its_indentation(tmp_path):
+    texts = [letter(n, NOTICE, f"    indented {n}, and no less than others") for n in range(4)]
+    left, _ = stage(tmp_path, texts, most=2)
+    assert left[1] == letter(1, "    indented 1, and no less than others")
+
+
 def test_short_paragraphs_stay(tmp_path):
     texts = [letter(n, "}", "Contents") for n in range(9)]
     assert stage(tmp_path, texts, most=2)[0] == texts
@@ -124,7 +130,7 @@ def test_paragraphs_lie_one_after_the_other_and_begin_with_their_own_text(text):
     at = 0
     for begin, end, _ in paragraphs.paragraphs(text):
         assert at <= begin < end <= len(text)
-        assert begin == 0 or text[:begin].endswith(("\n", " ", "\t"))
+        assert begin == 0 or text[:begin].endswith("\n")
         assert len(text[begin:end].strip()) >= 20
         at = end
 

@@ -32,7 +32,8 @@ _SHORTEST = 20
 """Characters; headings and closing braces are the same in many documents and no boilerplate."""
 _LEAST_BYTES = 100
 """Of text to a paragraph, on average."""
-_BLANK = re.compile(r"\n[^\S\n]*\n\s*")
+_BLANK = re.compile(r"\n(?:[^\S\n]*\n)+")
+"""It ends with a line, so that the next paragraph keeps its indentation."""
 
 
 @dataclass(frozen=True, slots=True)
