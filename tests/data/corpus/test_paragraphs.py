@@ -31,11 +31,11 @@ def stage(tmp_path, texts: list[str], most: int, a_part=4, resources=ONE, gone=(
             writer.add(Document(text, f"d:{number + row}"), row)
         writer.flush(a_part)
         parts.append(part_of(folder / f"{number:06d}-000000.parquet"))
-        names.append(f"{number:06d}")
+        names.append(f"letters.jsonl-{number:06d}")
     dropped = Duplicates(tmp_path / "duplicates-of-a-test")
     if gone:
         (dropped.folder / DROPPED).mkdir(parents=True)
-        buckets.save(dropped.folder / DROPPED / "000000.npy", np.array(gone))
+        buckets.save(dropped.folder / DROPPED / "letters.jsonl-000000.npy", np.array(gone))
     made = ParagraphStage(
         tuple(parts), tuple(names), most, dropped, tmp_path / "home", resources, lambda _: None
     )
@@ -112,7 +112,7 @@ def test_nothing_depends_on_who_does_the_work(tmp_path, monkeypatch):
 def test_what_is_made_is_not_made_again_and_what_is_not_is(tmp_path, monkeypatch):
     texts = [letter(n, NOTICE) for n in range(12)]
     left, made = stage(tmp_path, texts, most=3)
-    for name in ("paragraphs.json", "000008-cuts.json"):
+    for name in ("paragraphs.json", "letters.jsonl-000008-cuts.json"):
         (made.folder / name).unlink()
     done = []
 
@@ -122,7 +122,7 @@ def test_what_is_made_is_not_made_again_and_what_is_not_is(tmp_path, monkeypatch
 
     monkeypatch.setattr(paragraphs, "run_jobs", watched)
     assert stage(tmp_path, texts, most=3)[0] == left
-    assert done == [("_cut", "000008")]
+    assert done == [("_cut", "letters.jsonl-000008")]
 
 
 @given(st.lists(PIECES, max_size=20).map("".join))

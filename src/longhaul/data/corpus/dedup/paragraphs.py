@@ -121,7 +121,7 @@ class ParagraphStage:
         """What was cut, in the order of the parts."""
         whole = Removed()
         for name in self.names:
-            facts = marked(self.folder / f"{name}-cuts") or {"removed": {}}
+            facts = marked(self.folder / f"{name}-cuts.npy") or {"removed": {}}
             whole.merge(Removed.from_json(facts["removed"]))
         return whole
 
@@ -131,7 +131,7 @@ class ParagraphStage:
     def _each_part(
         self, work: Callable[["_Part"], int], jobs: "Sequence[_Part]", kind: str, size: Bytes
     ) -> None:
-        waiting = [job for job in jobs if marked(job.folder / f"{job.name}-{kind}") is None]
+        waiting = [job for job in jobs if marked(job.folder / f"{job.name}-{kind}.npy") is None]
         progress = CorpusProgress(self.say, f"data: looking for boilerplate ({kind})", size)
         progress.begin_at(size - sum(job.part.num_bytes for job in waiting))
         for position, documents in run_jobs(work, waiting, self.resources):
@@ -139,12 +139,12 @@ class ParagraphStage:
             progress.done(done, documents, done)
 
     def _count(self, folder: Path, bits: int) -> None:
-        stems = [folder / f"{name}-keys" for name in self.names]
+        stems = [folder / f"{name}-keys.npy" for name in self.names]
         begins = [(marked(stem) or {})["begins"] for stem in stems]
         jobs = [
             _Bucket(
                 tuple(
-                    (stem.with_suffix(".npy"), at[bucket], at[bucket + 1])
+                    (stem, at[bucket], at[bucket + 1])
                     for stem, at in zip(stems, begins, strict=True)
                 ),
                 self.most,
@@ -192,7 +192,7 @@ def _scatter(job: _Part) -> int:
         rows += [job.number << 32 | row] * len(own)
         documents += 1
     records = np.array([keys, rows], np.uint64).T
-    scatter(job.folder / f"{job.name}-keys", records, job.bits)
+    scatter(job.folder / f"{job.name}-keys.npy", records, job.bits)
     return documents
 
 
@@ -231,6 +231,7 @@ def _cut(job: _Part) -> int:
             begin, end, _ = found[place]
             cuts.append((row, begin, end))
             removed.drop(REASON, name, text[begin:end])
-    save(job.folder / f"{job.name}-cuts.npy", np.array(cuts, np.int64).reshape(-1, 3))
-    mark(job.folder / f"{job.name}-cuts", {"removed": removed.as_json()})
+    out = job.folder / f"{job.name}-cuts.npy"
+    save(out, np.array(cuts, np.int64).reshape(-1, 3))
+    mark(out, {"removed": removed.as_json()})
     return documents
