@@ -17,6 +17,7 @@ from longhaul.cli.common import (
     RunName,
     RunsFolder,
 )
+from longhaul.cli.dedup import dedup
 from longhaul.cli.lint import lint
 from longhaul.cli.value import value
 
@@ -77,6 +78,7 @@ def at(
         print(line)
 
 
+app.command()(dedup)
 app.command()(value)
 app.command()(corpus.clean)
 app.command()(corpus.classifier)

@@ -82,6 +82,9 @@ class DedupSection(Section):
     0.8 is usual (Lee et al., arXiv 2107.06499), OPT took 0.95. When absent, none is looked for."""
     keep: Literal["first", "longest"] = fixed("first")
     """Which one of several stays: the first in the recipe's order, or the longest."""
+    paragraphs: int | None = fixed(None, gt=0)
+    """Documents that a paragraph of 20 characters or more may stand in; one that stands in more is
+    cut from all but the first. When absent, none is."""
 
 
 class DataSection(Section):

@@ -137,7 +137,8 @@ def test_stages_that_are_asked_for_are_counted_with_examples(tmp_path, corpus, r
     judged = tmp_path / "judged.txt"
     judged.write_text(sentence)
     texts = [f"before {sentence} after", "  spaced out \n\n\n\n\n text  "]
-    texts += [f"kept {number}" for number in range(9)]
+    boilerplate = "\n\nSubscribe to our weekly newsletter"
+    texts += [f"kept {number}{boilerplate}" for number in range(9)]
     extra = tmp_path / "extra.jsonl"
     extra.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     said = []
@@ -145,13 +146,17 @@ def test_stages_that_are_asked_for_are_counted_with_examples(tmp_path, corpus, r
         recipe_for(
             [extra],
             clean={"whitespace": True},
+            dedup={"paragraphs": 3},
             contamination={"action": "remove", "evaluation_sets": (str(judged),)},
             held_out={"by": "tail", "fraction": 0.3},
         ),
         tmp_path / "home", said.append,
     )  # fmt: skip
     left_out = json.loads((dataset.folder / LEFT_OUT).read_text())["extra.jsonl"]
-    assert set(left_out) == {"contaminated by judged.txt", "changed: whitespace"}
+    assert set(left_out) == {
+        "contaminated by judged.txt", "changed: whitespace", "changed: boilerplate paragraph cut",
+    }  # fmt: skip
+    assert left_out["changed: boilerplate paragraph cut"]["documents"] == 8
     found = left_out["contaminated by judged.txt"]
     assert found["documents"] == 1
     assert found["examples"][0][0].startswith("extra.jsonl:1")

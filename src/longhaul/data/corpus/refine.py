@@ -7,11 +7,12 @@ made once, and a killed preparation goes on where it was.
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from longhaul.config.corpus import CleanSection, FilterSection
-from longhaul.config.data import DataSection, TokenizerSection
+from longhaul.config.data import DataSection, DedupSection, TokenizerSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.files import sha256_of
 from longhaul.core.output import Say
@@ -19,6 +20,7 @@ from longhaul.core.units import Bytes, count, short_bytes, short_seconds
 from longhaul.data.clean.cleaner import cleaner_of, filter_files
 from longhaul.data.corpus.contaminated import ContaminationStage
 from longhaul.data.corpus.dedup.duplicates import DedupStage
+from longhaul.data.corpus.dedup.paragraphs import ParagraphStage
 from longhaul.data.corpus.engine import Resources
 from longhaul.data.corpus.parts import Part
 from longhaul.data.corpus.reading import SourceParts, read_source
@@ -40,7 +42,7 @@ bring, and one process remembers every digest in 100 bytes a document."""
 def goes_in_parts(corpora: Sequence[Corpus], data: DataSection) -> bool:
     """Whether text is prepared stage by stage rather than in one process."""
     asked = data.clean != CleanSection() or data.filters != FilterSection()
-    if asked or data.dedup.threshold is not None or data.contamination.action != "off":
+    if asked or data.dedup != DedupSection() or data.contamination.action != "off":
         return True
     files = (path for corpus in corpora for path, _ in corpus.reader.files)
     return sum(path.stat().st_size for path in files) >= LARGE_BYTES
@@ -79,6 +81,8 @@ class Refinery:
         if self._data.drop_exact_duplicates or self._data.dedup.threshold is not None:
             self._survivors = Survivors((self._duplicates(parts),))
         self._unique = self._survivors
+        if self._data.dedup.paragraphs is not None:
+            self._cut_paragraphs(parts, self._data.dedup.paragraphs)
         return parts
 
     def _read(self) -> None:
@@ -132,12 +136,24 @@ class Refinery:
         )  # fmt: skip
         return stage.run()
 
+    def _cut_paragraphs(self, parts: Sequence[Part], most: int) -> None:
+        dropped = next(iter(self._survivors.dropped), None)
+        stage = ParagraphStage(
+            tuple(parts), tuple(map(part_id, parts)), most, dropped, self._tokens.parent,
+            self._resources, self._say,
+        )  # fmt: skip
+        self._survivors = replace(self._survivors, cut=stage.run())
+        for source in self._sources:
+            for part in source.parts:
+                source.removed.merge(stage.removed(part_id(part)))
+
     def _leave_out_contaminated(self, parts: Sequence[Part]) -> None:
         stage = ContaminationStage(
             tuple(parts), self._survivors, self._data, self._seed, self._tokens, self._resources,
             self._say,
         )  # fmt: skip
-        self._survivors = Survivors((*self._survivors.dropped, stage.run()))
+        dropped = (*self._survivors.dropped, stage.run())
+        self._survivors = replace(self._survivors, dropped=dropped)
         for source in self._sources:
             for part in source.parts:
                 source.removed.merge(stage.removed(part))

@@ -8,6 +8,7 @@ import numpy as np
 
 from longhaul.config.data import TokenizerSection
 from longhaul.core.units import Bytes
+from longhaul.data.corpus.dedup.paragraphs import cuts_of, without
 from longhaul.data.corpus.engine import Resources, run_jobs
 from longhaul.data.corpus.parts import Part, part_texts
 from longhaul.data.documents import is_held_out
@@ -23,6 +24,8 @@ class Survivors:
 
     dropped: tuple[Path, ...] = ()
     """Folders with the rows that each part loses."""
+    cut: Path | None = None
+    """Folder with what is cut from texts (`paragraphs`)."""
 
     def texts(self, part: Part) -> Iterator[tuple[str, str, bytes]]:
         """Name, text and digest of each, in order."""
@@ -31,7 +34,14 @@ class Survivors:
     def rows(self, part: Part) -> Iterator[tuple[int, tuple[str, str, bytes]]]:
         """The same, each with its row."""
         lost = self._lost(part)
-        return ((row, each) for row, each in enumerate(part_texts(part.path)) if row not in lost)
+        cuts = {} if self.cut is None else cuts_of(self.cut, part_id(part))
+        for row, (name, text, digest) in enumerate(part_texts(part.path)):
+            if row in lost:
+                continue
+            left = without(text, cuts[row]) if row in cuts else text
+            if left and not left.isspace():
+                # The digest stays that of the whole, and so does its side of the split.
+                yield row, (name, left, digest)
 
     def num_lost(self, part: Part) -> int:
         """Documents that it loses."""

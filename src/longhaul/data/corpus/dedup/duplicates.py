@@ -64,7 +64,7 @@ class DedupStage:
         if self.settings.threshold is not None:
             import daft
 
-            decisive += [self.settings.model_dump(mode="json"), daft.__version__]
+            decisive += [self.settings.threshold, self.settings.keep, daft.__version__]
         digest = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
         return self.home / f"duplicates-{digest[:12]}"
 
