@@ -47,3 +47,16 @@ def test_a_text_of_ones_own_stays() -> None:
     twin = shrunken(load_recipe("gpt2-124m").recipe, own_data=True)
     recipe = load_recipe("gpt2-124m", twin, data="my.txt").recipe
     assert [source.path for source in recipe.data.sources] == ["my.txt"]
+
+
+def test_the_twin_has_no_stages_of_sources_that_it_does_not_read() -> None:
+    two = (
+        'data.sources=[{name="web", path="synthetic"}, {name="books", path="python-stdlib"}]',
+        "data.stages=[{from_draw=100, weights={web=0.0}}]",
+        'data.contamination={action="remove", evaluation_sets=["nowhere.txt"]}',
+    )
+    recipe = load_recipe("quickstart", two).recipe
+    twin = load_recipe("quickstart", (*two, *shrunken(recipe))).recipe
+    assert [source.path for source in twin.data.sources] == ["python-stdlib"]
+    assert not twin.data.stages
+    assert twin.data.contamination.action == "off"

@@ -108,7 +108,7 @@ CHANGES = st.lists(
 
 
 @given(changes=CHANGES, cycle=st.sampled_from(["auto", 7]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_mixture_that_changes_under_way_loses_and_repeats_nothing(changes, cycle) -> None:
     """Of each source the blocks come in its own order, whatever was changed how often and when."""
     sizes = {"a": 11, "b": 30, "c": 50}

@@ -153,6 +153,7 @@ def shrunken(recipe: Recipe, own_data: bool = False) -> tuple[str, ...]:
     settings = {"name": f"{recipe.name}-small"} | _model(recipe) | _training(recipe)
     if not own_data:
         settings["data.sources"] = [{"name": "python-stdlib", "path": "python-stdlib"}]
+        settings |= {"data.stages": [], "data.contamination.action": "off"}
     if recipe.tokenizer.kind in ("bpe", "file"):
         settings["tokenizer"] = {"kind": "bpe", "vocab_size": _VOCABULARY, "training_mb": 1.0}
     return tuple(f"{path}={as_toml(value)}" for path, value in settings.items())
