@@ -15,10 +15,10 @@ def call(tmp_path):
     app = typer.Typer(rich_markup_mode=None)
     app.add_typer(data.app, name="data")
 
-    def call(*arguments):
+    def call(*arguments, code=0):
         given = ["data", "lint", *arguments, "--prepared-dir", str(tmp_path / "prepared")]
         result = CliRunner().invoke(app, given, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
+        assert result.exit_code == code, result.output
         return result.output
 
     return call
@@ -50,6 +50,36 @@ def test_files_and_recipes_are_looked_at_source_by_source(call, tmp_path):
     shown = call(leaked, str(tmp_path / "clean.txt"), "--text-field", "body")
     assert "escaped line ends: 1 of 2 " in shown
     assert shown.endswith("nothing suspicious\n")
+
+
+def test_strict_ends_with_3_where_anything_is_found(call, tmp_path):
+    leaked = lines(
+        tmp_path / "web.jsonl", "one\\ntwo\\nthree\\nfour", "Nothing wrong with it at all."
+    )
+    clean = lines(tmp_path / "clean.jsonl", "Call me Ishmael. Some years ago, never mind how long.")
+    call(leaked, "--text-field", "body")
+    call(clean, "--text-field", "body", "--strict")
+    assert "escaped line ends" in call(leaked, clean, "--text-field", "body", "--strict", code=3)
+
+
+def test_texts_are_compared_with_each_other_and_told_apart(call, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    leaked = lines(tmp_path / "a" / "x.jsonl", "one\\ntwo\\nthree\\nfour")
+    clean = lines(tmp_path / "b" / "x.jsonl", "Call me Ishmael. Some years ago, never mind it.")
+    shown = call(leaked, clean, "--text-field", "body")
+    assert "the other sources have 0.00%" in shown
+    assert "x.jsonl-1: 1 documents" in shown
+    assert "x.jsonl-2: 1 documents" in shown
+
+
+def test_the_page_is_one_file(call, tmp_path):
+    (tmp_path / "clean.txt").write_text("Call me Ishmael. Some years ago, never mind how long.\n")
+    page = tmp_path / "page.html"
+    assert str(page) in call(str(tmp_path / "clean.txt"), "--html", str(page))
+    text = page.read_text(encoding="utf-8")
+    assert "Plotly" in text
+    assert "clean.txt" in text
 
 
 def test_text_that_cannot_be_read_is_wrong_data(call, tmp_path):

@@ -110,7 +110,7 @@ def _strip(finding: Finding) -> str:
         for place, number in enumerate(finding.where)
         if number
     )
-    label = "where in the source, from its first document to the last affected one"
+    label = "where in the source, from its first document to its last"
     return (
         f'<svg class="strip" viewBox="0 0 {_STRIP_WIDTH} {_STRIP_HEIGHT}" role="img" '
         f'preserveAspectRatio="none" aria-label="{label}"><title>{label}</title>{bars}</svg>'
@@ -171,8 +171,10 @@ def _signs(sources: Sequence[SourceFacts], suffix: str) -> Figure:
         f"signs{suffix}", "Signs by source",
         "Share of documents in which a sign is dense, of those that could show it. Saturated where "
         "it is a finding.",
-        [trace], {"yaxis": {"autorange": "reversed"}, "xaxis": {"side": "top"}},
-        90 + 30 * len(kinds), along_steps=False,
+        [trace],
+        {"yaxis": {"autorange": "reversed", "showgrid": False},
+         "xaxis": {"side": "top", "showgrid": False}, "margin": {"l": 58, "t": 12, "b": 8}},
+        60 + 30 * len(kinds), along_steps=False,
     )  # fmt: skip
 
 
@@ -223,7 +225,7 @@ def _lengths(sources: Sequence[SourceFacts], suffix: str) -> Figure:
         "Share of a source's documents by size, in doublings. A hump at the left is documents with "
         "next to nothing in them.",
         traces,
-        {"showlegend": True, "xaxis": {"type": "log", "title": {"text": "bytes"}},
+        {"showlegend": True, "xaxis": {"type": "log", "dtick": 1, "title": {"text": "bytes"}},
          "yaxis": {"title": {"text": "% of documents"}, "rangemode": "tozero"}},
         300, along_steps=False,
     )  # fmt: skip
@@ -247,7 +249,7 @@ def _ranks(report: LintReport, suffix: str) -> Figure:
         "Tokens of the training text by rank; where a line falls off before the others, its source "
         "uses less of the vocabulary.",
         traces,
-        {"showlegend": True, "xaxis": {"type": "log", "title": {"text": "rank"}},
-         "yaxis": {"type": "log", "title": {"text": "times"}}},
+        {"showlegend": True, "xaxis": {"type": "log", "dtick": 1, "title": {"text": "rank"}},
+         "yaxis": {"type": "log", "dtick": 1, "title": {"text": "times"}}},
         300, along_steps=False,
     )  # fmt: skip

@@ -102,8 +102,13 @@ def _signs(facts: SourceFacts, others: Sequence[SourceFacts]) -> Iterator[Findin
             sentence += f"; the other sources have {usual:.2%}"
         yield Finding(
             sign.kind, facts.name, sign.share, sentence, sign.check.remedy,
-            tuple(sign.examples), tuple(sign.where), sign.stretch,
+            tuple(sign.examples), _stretches(sign, facts.num_documents), sign.stretch,
         )  # fmt: skip
+
+
+def _stretches(sign: Sign, num_documents: int) -> tuple[int, ...]:
+    whole = -(-num_documents // sign.stretch)
+    return (*sign.where, *[0] * (whole - len(sign.where)))
 
 
 def _copies(facts: SourceFacts, others: Sequence[SourceFacts]) -> Iterator[Finding]:

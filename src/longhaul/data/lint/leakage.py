@@ -43,6 +43,11 @@ class _Known:
     name: str
     held_out: bool
 
+    @property
+    def shown(self) -> str:
+        own = self.name.startswith(self.source)
+        return self.name if own else f"{self.source}: {self.name}"
+
 
 class SplitLeakage:
     """Documents of all sources of a recipe, by the side they fall on."""
@@ -96,7 +101,7 @@ class SplitLeakage:
             for other in trained.get(int(self._hashes[number][0]), ())[:100]:
                 if np.count_nonzero(self._hashes[number] == self._hashes[other]) >= _EQUAL:
                     one, two = self._known[number], self._known[other]
-                    found.append(Leak(f"{one.source}: {one.name}", f"{two.source}: {two.name}"))
+                    found.append(Leak(one.shown, two.shown))
                     break
         return len(held_out), found
 
