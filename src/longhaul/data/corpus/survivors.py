@@ -11,7 +11,7 @@ from longhaul.core.units import Bytes
 from longhaul.data.corpus.dedup.paragraphs import cuts_of, without
 from longhaul.data.corpus.engine import Resources, run_jobs
 from longhaul.data.corpus.parts import Part, part_texts
-from longhaul.data.documents import is_held_out
+from longhaul.data.documents import is_held_out, text_digest
 from longhaul.data.survey import TextSample, sample_pieces
 
 _SLACK = 1.2
@@ -38,10 +38,13 @@ class Survivors:
         for row, (name, text, digest) in enumerate(part_texts(part.path)):
             if row in lost:
                 continue
-            left = without(text, cuts[row]) if row in cuts else text
+            if row not in cuts:
+                yield row, (name, text, digest)
+                continue
+            left = without(text, cuts[row])
             if left and not left.isspace():
-                # The digest stays that of the whole, and so does its side of the split.
-                yield row, (name, left, digest)
+                # What is the same once it is cut lies on the same side of the split.
+                yield row, (name, left, text_digest(left.encode()))
 
     def num_lost(self, part: Part) -> int:
         """Documents that it loses."""
