@@ -2,7 +2,7 @@
 # make test    sets everything up and runs the tests
 .PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check docs format \
   bench bench-gpu bench-gpu-tiny bench-cpu bench-nanogpt bench-quickstart bench-step bench-monitor \
-  bench-loader bench-dedup bench-cause \
+  bench-loader bench-prepare bench-dedup bench-cause \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-board board-pictures figures lab lab-ends lab-prevention \
   drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight clean
 
@@ -24,6 +24,7 @@ help:
 	@echo "make bench-gpu   what one NVIDIA GPU makes of it (PEER=, MODDED=, PARTS=; bench-gpu-tiny: on a CPU)"
 	@echo "make bench-cpu PEER=path/to/nanoGPT TEXT=path/to/input.txt   start-up, loader, monitors, the race, ablations"
 	@echo "make bench-loader    measure how fast batches are read"
+	@echo "make bench-prepare PEER=path/to/python   text to tokens against nanoGPT's way (a Python with datasets, tiktoken)"
 	@echo "make bench-dedup PEER=path/to/python   near-duplicates beside text-dedup, which that Python has"
 	@echo "make bench-quickstart   measure the newcomer's run"
 	@echo "make bench-step RECIPE=NAME   measure a recipe's bare step on this device"
@@ -138,6 +139,9 @@ bench-cpu: setup
 
 bench-loader: setup
 	$(BIN)/python -m benchmarks.loader
+
+bench-prepare: setup
+	$(BIN)/python -m benchmarks.prepare $(if $(PEER),--peer "$(PEER)")
 
 bench-dedup: setup-dev
 	$(BIN)/python -m benchmarks.dedup $(if $(PEER),--peer "$(PEER)")

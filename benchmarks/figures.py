@@ -32,7 +32,7 @@ LATER = (
     "board/node_health.py", "board/node_table.py", "board/nodes.py", "board/outlook.py",
     "board/preview.py", "board/profile.py", "board/samples.py", "board/view.py",
     "cli/board.py", "cli/evaluate.py", "cli/exchange.py", "cli/mirror.py", "cli/study.py",
-    "data/corpus", "data/fast_bpe.py",
+    "data/corpus", "data/byte_pairs.py", "data/encoding.py", "data/one_pass.py",
     "interop", "model/float8.py", "plan/ladder", "plan/profile.py", "plan/roofline.py",
     "plan/surprises.py", "plan/timeline.py", "run/board", "run/by_layer.py", "run/elsewhere.py",
     "run/evaluate", "run/export.py", "run/ladder", "run/mirror.py", "run/opened.py",

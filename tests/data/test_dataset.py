@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from longhaul.core.errors import DataError
 from longhaul.core.files import sha256_of
 from longhaul.data.dataset import DocumentSpan, TokenStream, load_tokenizer, open_dataset
+from longhaul.data.prepare import prepare
 from longhaul.data.shards import Shard, ShardWriter
 from longhaul.data.verification import Verification
 
@@ -142,3 +143,19 @@ def test_the_manifest_names_the_tokenizers_hash(prepared):
     manifest = json.loads((prepared.folder / "dataset.json").read_text())
     loaded = load_tokenizer(prepared.folder / manifest["tokenizer"]["file"])
     assert loaded.sha256 == manifest["tokenizer"]["sha256"]
+
+
+def test_the_table_and_the_manifest_count_each_source(tmp_path, recipe_for):
+    (tmp_path / "short.txt").write_text("one two\n" * 50)
+    (tmp_path / "longer.txt").write_text("naïve words\n" * 1000)
+    recipe = recipe_for(
+        [tmp_path / "short.txt", tmp_path / "longer.txt"], held_out={"fraction": 0.1}
+    )
+    made = prepare(recipe, tmp_path / "home", lambda _: None)
+    head, *rows = made.table().splitlines()
+    assert " ".join(head.split()) == "source documents MB tokens bytes a token held out by"
+    assert rows[1].split() == ["longer.txt", "2", "0.0", "13,001", "1.00", "1,301", "tail"]
+    assert head.index("tokens") + len("tokens") == rows[1].index("13,001") + len("13,001")
+    sources = json.loads((made.folder / "dataset.json").read_text())["sources"]
+    assert sources[1]["tokens"] == {"train": 11_700, "held_out": 1301}
+    assert [source["bytes"] for source in sources] == [400, 13_000]

@@ -316,9 +316,9 @@ def test_a_source_that_changes_in_between_is_noticed(tmp_path, recipe_for, monke
 
     def then_change(*arguments):
         found = survey(*arguments)
-        lines(path, "one", "two", "three")
+        lines(path, "one", "two", "tow")
         return found
 
     monkeypatch.setattr(tokenize, "take_survey", then_change)
     with pytest.raises(DataError, match="changed while it was prepared"):
-        prepare(recipe_for(path), tmp_path / "home", quiet)
+        prepare(recipe_for(path, "characters"), tmp_path / "home", quiet)

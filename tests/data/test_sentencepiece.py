@@ -209,6 +209,16 @@ def test_end_of_text_is_a_control_piece_or_none():
     assert SentencePieceTokenizer(model(named), False, "m").end_of_text is None
 
 
+def test_begin_of_text_and_an_end_of_another_name_are_control_pieces():
+    content = model([*GOOD, ("<|im_end|>", 0.0, CONTROL), ("<tool>", 0.0, USER)])
+    tokenizer = SentencePieceTokenizer(content, "<|im_end|>", "m", begin_of_text=True)
+    assert tokenizer.begin_of_text == 1
+    assert tokenizer.end_of_text == len(GOOD)
+    assert tokenizer.name_of(len(GOOD)) == "<|im_end|>"
+    assert SentencePieceTokenizer(content, "<tool>", "m").end_of_text is None
+    assert "<|im_end|>" in tokenizer.special_tokens()
+
+
 def test_special_pieces_have_no_bytes_and_numbers_beyond_no_text():
     tokenizer = tokenizer_of(GOOD)
     assert tokenizer.token_bytes().tolist() == [0, 0, 0, 1, 1, 1, 1, 1]

@@ -55,7 +55,7 @@ def prepare(
         most = None if memory is None else int(memory * 1e9)
         resources = Resources.of_machine(workers, most, ray)
     dataset = prepare_text(asked, prepared_dir, print, resources=resources)
-    print(f"{dataset.summary()}\nprepared in {dataset.folder}")
+    print(f"{dataset.table()}\nprepared in {dataset.folder}")
     for line in forecast(
         plan_of(dataset, asked.data, asked.block_length(), asked.order.cycle), asked
     ):

@@ -225,6 +225,15 @@ def _text(recipe: Recipe) -> Iterator[Combination]:
         yield path_and_kind, "kind `file` needs the path of a tokenizer"
     if tokenizer.kind != "file" and tokenizer.path:
         yield path_and_kind, f"a path is read only by kind `file`, not `{tokenizer.kind}`"
+    for setting, wanted in (
+        ("end_of_text", isinstance(tokenizer.end_of_text, str)),
+        ("begin_of_text", tokenizer.begin_of_text is not False),
+    ):
+        if wanted and tokenizer.kind != "file":
+            yield (
+                (f"tokenizer.{setting}", "tokenizer.kind"),
+                f"only kind `file` has tokens to choose from, not `{tokenizer.kind}`",
+            )
     size_and_kind = ("tokenizer.vocab_size", "tokenizer.kind")
     if tokenizer.kind == "numbers":
         if tokenizer.vocab_size is None:

@@ -133,9 +133,13 @@ class TokenizerSection(Section):
     """The tokenizer for kind `file`: a `tokenizer.json`, a SentencePiece `.model`, or GPT-2's
     `vocab.bpe` or `merges.txt` with `encoder.json` or `vocab.json` beside it. A path or an
     `https://`, `hf://`, `s3://` address."""
-    end_of_text: bool = fixed(True)
+    end_of_text: bool | Annotated[str, Field(min_length=1)] = fixed(True)
     """Put an end-of-text token after every document. In tokens made elsewhere it is the sign by
-    which documents are told apart; for `numbers` it is the last number, as in GPT-2's 50,257."""
+    which documents are told apart; for `numbers` it is the last number, as in GPT-2's 50,257.
+    Kind `file` also takes the name of any token that no text becomes, such as `<|im_end|>`."""
+    begin_of_text: bool | Annotated[str, Field(min_length=1)] = fixed(False)
+    """Put a begin-of-text token before every document, as Llama does: the file's own
+    (`<|begin_of_text|>`, `<s>`, `<bos>` or `[BOS]`), or that of a name. For kind `file`."""
     training_mb: float = fixed(50.0, gt=0)
     """Most text, in MB, that a `bpe` tokenizer is trained on; taken evenly over the corpus."""
 

@@ -74,7 +74,7 @@ def known_vocabulary(recipe: Recipe) -> tuple[int, bool]:
     if tokenizer.kind == "numbers" and tokenizer.vocab_size is not None:
         return tokenizer.vocab_size, True
     if tokenizer.kind == "bytes":
-        return 256 + tokenizer.end_of_text, True
+        return 256 + bool(tokenizer.end_of_text), True
     if tokenizer.kind == "characters":
         return 65, False
     return 50_257, False

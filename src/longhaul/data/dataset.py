@@ -15,7 +15,7 @@ from longhaul.core.errors import DataError
 from longhaul.core.strict import parse_json, read_bytes, read_object
 from longhaul.core.units import Bytes, short_bytes, short_count
 from longhaul.data.shards import Shard
-from longhaul.data.tokenizing import TokenArray, Tokenizer, recognised
+from longhaul.data.tokenizing import END_OF_TEXT, TokenArray, Tokenizer, Wanted, recognised
 
 DATASET_FORMAT = 1
 MAX_TOKENIZER_BYTES: Bytes = 256 << 20
@@ -125,10 +125,12 @@ class Dataset:
     """In the order of the recipe."""
     prepared: str
     """Day and time (UTC) it was made."""
-    uses_end_of_text: bool
+    uses_end_of_text: Wanted
     """Documents of text end with that token; tokens made elsewhere are as they were."""
     tokenizer_file: str
     """Its name in the folder."""
+    uses_begin_of_text: Wanted = False
+    """Documents of text begin with that token."""
     continues: tuple[str, ...] = ()
     """Identities that a run had before sources were added or taken away: those that it has still
     are what they were."""
@@ -136,7 +138,8 @@ class Dataset:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer; loaded on first use, because training itself needs none."""
-        return load_tokenizer(self.folder / self.tokenizer_file, self.uses_end_of_text)
+        path = self.folder / self.tokenizer_file
+        return load_tokenizer(path, self.uses_end_of_text, self.uses_begin_of_text)
 
     @property
     def num_tokens(self) -> int:
@@ -155,6 +158,34 @@ class Dataset:
             f"({s.train.num_documents:,} documents, {_text_of(s.train)}), "
             f"{short_count(s.held_out.num_tokens)} held out by {s.split}"
             for s in self.sources
+        )
+
+    def table(self) -> str:
+        """What each source holds, both splits together; a document that a tail split cuts counts on
+        both sides.
+        """
+        rows = [("source", "documents", "MB", "tokens", "bytes a token", "held out", "by")]
+        for s in self.sources:
+            num_tokens = s.train.num_tokens + s.held_out.num_tokens
+            num_bytes = s.train.num_bytes + s.held_out.num_bytes
+            rows.append(
+                (
+                    s.name,
+                    f"{s.train.num_documents + s.held_out.num_documents:,}",
+                    f"{num_bytes / 1e6:,.1f}" if num_bytes else "not known",
+                    f"{num_tokens:,}",
+                    f"{num_bytes / num_tokens:.2f}" if num_bytes else "not known",
+                    f"{s.held_out.num_tokens:,}",
+                    s.split,
+                )
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if at in (0, len(row) - 1) else cell.rjust(width)
+                for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
         )
 
 
@@ -215,15 +246,19 @@ def open_dataset(folder: Path) -> Dataset:
         manifest["prepared"],
         tokenizer["end_of_text"],
         tokenizer["file"],
+        tokenizer.get("begin_of_text", False),
     )
 
 
-def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
+def load_tokenizer(
+    path: Path, end_of_text: Wanted = True, begin_of_text: Wanted = False
+) -> Tokenizer:
     """The tokenizer in a `tokenizer.json` or a SentencePiece `.model`; DataError if it is none."""
     if path.suffix.lower() == ".model":
         from longhaul.data.sentencepiece import SentencePieceTokenizer
 
-        return SentencePieceTokenizer(_read(path, _MOST_MODEL_BYTES), end_of_text, str(path))
+        model = _read(path, _MOST_MODEL_BYTES)
+        return SentencePieceTokenizer(model, end_of_text, str(path), begin_of_text)
     content = _read(path, MAX_TOKENIZER_BYTES)
     try:
         vocabulary = parse_json(content, path.name)
@@ -231,11 +266,12 @@ def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
             raise ValueError("it has no 'model'")
     except ValueError as error:
         raise DataError(f"{path}: not a tokenizer.json ({error})", _TOKENIZERS) from None
-    if (known := recognised(vocabulary, end_of_text)) is not None:
+    usual = end_of_text in (True, False, END_OF_TEXT) and not begin_of_text
+    if usual and (known := recognised(vocabulary, bool(end_of_text))) is not None:
         return known
     from longhaul.data.subwords import SubwordTokenizer
 
-    return SubwordTokenizer(content, end_of_text, str(path))
+    return SubwordTokenizer(content, end_of_text, str(path), begin_of_text)
 
 
 def _read(path: Path, most: Bytes) -> bytes:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from longhaul.data.contamination import evaluation_identities
 from longhaul.data.corpus.engine import Resources
 from longhaul.data.corpus.refine import Refinery, goes_in_parts
 from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
+from longhaul.data.one_pass import write_in_one_pass
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey
@@ -131,7 +133,7 @@ def _folder_name(
     decisive: dict[str, Any] = {
         "formats": [DATASET_FORMAT, SHARD_VERSION],
         "data": _decisive(recipe.data),
-        "tokenizer": recipe.tokenizer.model_dump(mode="json"),
+        "tokenizer": _settings(recipe.tokenizer),
         "tokenizer_file": [sha256_of(p) for p in tokenizer] if tokenizer else None,
         "corpora": [corpus.identity for corpus in corpora],
     }
@@ -144,6 +146,19 @@ def _folder_name(
         )
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return f"{file_stem(corpora[0].name)}-{digest[:12]}"
+
+
+def _settings(tokenizer: TokenizerSection) -> dict[str, Any]:
+    """Begin-of-text only where it is used: data prepared before there was any keeps its name."""
+    unused = set() if tokenizer.begin_of_text else {"begin_of_text"}
+    return tokenizer.model_dump(mode="json", exclude=unused)
+
+
+def _at_borders(settings: TokenizerSection, tokenizer: Tokenizer) -> dict[str, bool | str]:
+    """What to load the tokenizer again with."""
+    end, begin = settings.end_of_text, settings.begin_of_text
+    ends = end if isinstance(end, str) else tokenizer.end_of_text is not None
+    return {"end_of_text": ends} | ({"begin_of_text": begin} if begin else {})
 
 
 def _decisive(data: DataSection) -> dict[str, Any]:
@@ -232,25 +247,32 @@ class _Work:
 
 
 def _fill(folder: Path, work: _Work) -> None:
-    """Both passes, and the manifest last."""
+    """Tokenizer, shards, and the manifest last."""
     recipe, say = work.recipe, work.say
     given_tokens = work.token_surveys()
     other = OtherForm.of(given_tokens.values()) if given_tokens else None
     text = work.text(other)
-    survey = text.survey(recipe.tokenizer)
+    ready = work.given is not None or recipe.tokenizer.kind == "bytes"
+    at_once = text if ready and isinstance(text, TextInOneProcess) else None
+    survey = None if at_once else text.survey(recipe.tokenizer)
     tokenizer = _make_tokenizer(recipe.tokenizer, survey, work.given, say)
     write_bytes(folder / tokenizer.file_name, tokenizer.content())
     made: list[tuple[SourceSurvey, SourceTokens]] = []
-    surveyed = iter(enumerate(survey.sources))
+    surveyed = iter(enumerate(survey.sources if survey else ()))
     for number, corpus in enumerate(work.corpora):
         stem = folder / f"{number:02d}-{file_stem(corpus.name)}"
         if other is not None and corpus.token_files:
             tokens = given_tokens[number]
             source = write_tokens(stem, corpus, tokens, other, recipe.data, tokenizer, say)
             made.append((tokens.survey, source))
-            continue
-        of_text, found = next(surveyed)
-        made.append((found, text.tokens(of_text, stem, found, tokenizer)))
+        elif at_once is not None:
+            apart = partial(at_once.is_apart, tokenizer=tokenizer)
+            made.append(
+                write_in_one_pass(stem, corpus, at_once.seen, apart, recipe.data, tokenizer, say)
+            )
+        else:
+            of_text, found = next(surveyed)
+            made.append((found, text.tokens(of_text, stem, found, tokenizer)))
     if isinstance(text, Refinery) and any((left_out := text.left_out()).values()):
         write_json(folder / LEFT_OUT, left_out)
         say(f"data: what was left out, with examples: {LEFT_OUT} in the prepared folder")
@@ -261,24 +283,24 @@ def _make_tokenizer(
     settings: TokenizerSection, survey: Survey | None, given: TokenizerFiles | None, say: Say
 ) -> Tokenizer:
     if given is not None:
-        tokenizer = load_given(given, settings.end_of_text)
+        tokenizer = load_given(given, settings.end_of_text, settings.begin_of_text)
         say(f"tokenizer: {tokenizer.vocab_size:,} tokens from {given[0]}")
         return tokenizer
     if settings.kind == "characters" and survey is not None:
-        characters = CharacterTokenizer(survey.characters, settings.end_of_text)
+        characters = CharacterTokenizer(survey.characters, bool(settings.end_of_text))
         say(f"tokenizer: {characters.vocab_size:,} characters")
         return characters
     if settings.kind == "numbers" and settings.vocab_size is not None:
-        return NumberTokenizer(settings.vocab_size, settings.end_of_text)
+        return NumberTokenizer(settings.vocab_size, bool(settings.end_of_text))
     if settings.kind == "bytes":
-        return ByteTokenizer(settings.end_of_text)
+        return ByteTokenizer(bool(settings.end_of_text))
     from longhaul.data.subwords import train_bpe
 
     assert survey is not None, "no tokenizer is made from tokens"
     clock = RealClock()
     began = clock.monotonic()
     wanted = settings.vocab_size or _DEFAULT_VOCAB
-    trained = train_bpe(survey.sample.texts(), wanted, settings.end_of_text)
+    trained = train_bpe(survey.sample.texts(), wanted, bool(settings.end_of_text))
     fewer = f" (asked for {wanted:,}; there is no more to merge)"
     say(
         f"tokenizer: bpe of {trained.vocab_size:,} tokens"
@@ -302,12 +324,12 @@ def _manifest(
         "prepared": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         "recipe": {
             "data": recipe.data.model_dump(mode="json", exclude=_NOT_PREPARED),
-            "tokenizer": recipe.tokenizer.model_dump(mode="json"),
+            "tokenizer": _settings(recipe.tokenizer),
         },
         "tokenizer": {
             **file_facts(folder / tokenizer.file_name),
             "vocab_size": tokenizer.vocab_size,
-            "end_of_text": tokenizer.end_of_text is not None,
+            **_at_borders(recipe.tokenizer, tokenizer),
         },
         "sources": [
             {
@@ -317,6 +339,11 @@ def _manifest(
                 "documents": found.num_documents,
                 "duplicates_dropped": found.num_duplicates,
                 "skipped": found.skipped,
+                "bytes": source.train.num_bytes + source.held_out.num_bytes,
+                "tokens": {
+                    "train": source.train.num_tokens,
+                    "held_out": source.held_out.num_tokens,
+                },
                 "train": [file_facts(path) for path in source.train.paths],
                 "held_out": [file_facts(path) for path in source.held_out.paths],
             }

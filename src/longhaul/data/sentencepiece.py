@@ -11,19 +11,30 @@ import numpy.typing as npt
 from sentencepiece import SentencePieceProcessor
 
 from longhaul.core.errors import DataError
-from longhaul.data.tokenizing import ENDS_OF_TEXT, SPACE_MARK, TokenArray, Tokenizer
+from longhaul.data.tokenizing import (
+    BEGINS_OF_TEXT,
+    ENDS_OF_TEXT,
+    SPACE_MARK,
+    TokenArray,
+    Tokenizer,
+    Wanted,
+    names_of,
+)
 
 
 class SentencePieceTokenizer(Tokenizer):
     """A tokenizer of the `sentencepiece` library, from a `.model` of this name.
 
     End-of-text, if wanted, is the first of the four usual tokens that is a control piece, which no
-    text is ever encoded to. DataError if the library refuses the content.
+    text is ever encoded to, or the control piece of that name; begin-of-text likewise. DataError
+    if the library refuses the content.
     """
 
     file_name = "tokenizer.model"
 
-    def __init__(self, content: bytes, end_of_text: bool, name: str) -> None:
+    def __init__(
+        self, content: bytes, end_of_text: Wanted, name: str, begin_of_text: Wanted = False
+    ) -> None:
         self._inner = SentencePieceProcessor()
         try:
             self._inner.LoadFromSerializedProto(content)
@@ -35,9 +46,20 @@ class SentencePieceTokenizer(Tokenizer):
                 "give a SentencePiece model, or the tokenizer.json of the same one",
             ) from None
         self._content = content
-        found = map(self._inner.piece_to_id, ENDS_OF_TEXT)
-        named = [number for number in found if self._inner.is_control(number)]
-        self.end_of_text = named[0] if named and end_of_text else None
+        self.end_of_text = self._control(names_of(end_of_text, ENDS_OF_TEXT))
+        self.begin_of_text = self._control(names_of(begin_of_text, BEGINS_OF_TEXT))
+
+    def _control(self, names: Iterable[str]) -> int | None:
+        found = map(self._inner.piece_to_id, names)
+        return next((number for number in found if self._inner.is_control(number)), None)
+
+    def name_of(self, token: int) -> str:
+        """The piece."""
+        return str(self._pieces[token])
+
+    def special_tokens(self) -> list[str]:
+        """Control pieces (see `Tokenizer`)."""
+        return [p for number, p in enumerate(self._pieces) if self._inner.is_control(number)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
         """Token numbers of each text (see `Tokenizer`), on all cores."""

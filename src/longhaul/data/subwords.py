@@ -1,8 +1,8 @@
 """Tokenizers of the `tokenizers` library: a BPE vocabulary trained here, or anybody's files.
 
-The only file that imports that library. Text beyond the first few MB of a byte-level BPE goes
-through `fast_bpe.py`, with the same result. GPT-2's pair of files (`vocab.bpe` and `encoder.json`,
-or `merges.txt` and `vocab.json`; `encoder.py` of GPT-2) becomes the same BPE as a `tokenizer.json`.
+Only this file and `byte_pairs.py` import that library. GPT-2's pair of files (`vocab.bpe` and
+`encoder.json`, or `merges.txt` and `vocab.json`; `encoder.py` of GPT-2) becomes the same BPE as a
+`tokenizer.json`.
 """
 
 import json
@@ -15,16 +15,19 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
 from longhaul.core.errors import DataError
+from longhaul.data.byte_pairs import BytePairEncoder, Unsuited
 from longhaul.data.documents import batched, cut_text
-from longhaul.data.fast_bpe import FastBPE, fast_bpe
 from longhaul.data.tokenizing import (
+    BEGINS_OF_TEXT,
     END_OF_TEXT,
     ENDS_OF_TEXT,
     SPACE_MARK,
     TokenArray,
     Tokenizer,
+    Wanted,
     bpe_model,
     byte_level,
+    names_of,
     tokenizer_json,
 )
 
@@ -87,6 +90,13 @@ _SPLIT = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
+_TRYING = (
+    "I'll WE'RE 'S\u017f caf\u00e9 e\u0301\u0300 \u00bd\u0663\u2167 12345 a1b2\r\n\n \t\v\x85\u2028"
+    " \u00a0\u3000x\n  y \n\u4e2d\u6587\u3002\u0939\u093f\u0928\u094d\u0926 \u0e44\u0e17\u0e22 "
+    "\U0001f9d1\u200d\ufe0f\U0001f680\U00010400 <|endoftext|>{}//--\\\x01\x7f\ufffd\U0010ffff   "
+)
+"""A character of every kind that regular expressions of two libraries may see differently."""
+
 _PIECE_CHARACTERS = 1 << 20
 """A longer text is encoded in pieces cut at line ends: the library keeps a string and offsets
 for every token while it works, and memory must follow the piece, not a 64 MiB document."""
@@ -96,11 +106,13 @@ _BATCH_CHARACTERS = 4 << 20
 class SubwordTokenizer(Tokenizer):
     """A tokenizer of the `tokenizers` library, from a `tokenizer.json` of this name.
 
-    End-of-text, if wanted, is the first of the four usual tokens that exists. DataError if the
-    library cannot read the content.
+    End-of-text, if wanted, is the token of that name, or the first of the four usual ones that
+    exists; begin-of-text likewise. DataError if the library cannot read the content.
     """
 
-    def __init__(self, content: bytes, end_of_text: bool, name: str) -> None:
+    def __init__(
+        self, content: bytes, end_of_text: Wanted, name: str, begin_of_text: Wanted = False
+    ) -> None:
         try:
             self._inner = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
@@ -109,50 +121,77 @@ class SubwordTokenizer(Tokenizer):
                 "give the tokenizer.json of a Hugging Face tokenizer",
             ) from None
         self._content = content
-        self._encoded = 0
-        self._fast: FastBPE | None = None
-        self._tried_fast = False
-        named = [token for token in ENDS_OF_TEXT if self._inner.token_to_id(token) is not None]
-        self.end_of_text = self._inner.token_to_id(named[0]) if named and end_of_text else None
+        ends = self._known(names_of(end_of_text, ENDS_OF_TEXT))
+        begins = self._known(names_of(begin_of_text, BEGINS_OF_TEXT))
+        self.end_of_text = self._inner.token_to_id(ends[0]) if ends else None
+        self.begin_of_text = self._inner.token_to_id(begins[0]) if begins else None
         # Some files keep the settings of a batch they were once used for.
         self._inner.no_truncation()
         self._inner.no_padding()
         # A document that says "<|endoftext|>" must not end there: only tokens declared special
         # can be read as plain text, and some files do not declare theirs.
+        named = dict.fromkeys([*self._known(ENDS_OF_TEXT), *ends[:1], *begins[:1]])
         self._inner.add_special_tokens([AddedToken(token, special=True) for token in named])
         self._inner.encode_special_tokens = True
         self.vocab_size = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
+        self._fast: BytePairEncoder | None = None
+
+    def _known(self, names: Iterable[str]) -> list[str]:
+        return [token for token in names if self._inner.token_to_id(token) is not None]
+
+    def name_of(self, token: int) -> str:
+        """How the file calls a token."""
+        return str(self._inner.id_to_token(token))
+
+    def special_tokens(self) -> list[str]:
+        """Names of tokens beside the vocabulary (see `Tokenizer`)."""
+        return [token.content for token in self._inner.get_added_tokens_decoder().values()]
+
+    def choose_encoder(self, sample: Sequence[str]) -> str:
+        """Encode with tiktoken from here on, if it gives the same tokens; else why not, in words.
+
+        A plain byte-level BPE does (`byte_pairs.py`); it is also compared on a sample of the text.
+        """
+        added = self._inner.get_added_tokens_decoder().values()
+        fast, self._fast = self._fast, None
+        try:
+            fast = fast or BytePairEncoder(
+                self._content, [token.content for token in added if not token.special]
+            )
+        except Unsuited as reason:
+            return str(reason)
+        texts = [_TRYING, *sample]
+        for text, tokens in zip(texts, self.encode_batch(texts), strict=True):
+            found = [fast.encode(piece) for piece in cut_text(text, _PIECE_CHARACTERS)]
+            known = [piece for piece in found if piece is not None]
+            if len(known) == len(found) and not np.array_equal(np.concatenate(known), tokens):
+                return f"tiktoken encodes {text[:40]!r} otherwise"
+        self._fast = fast
+        return ""
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Token numbers of each text (see `Tokenizer`), on all cores."""
+        """Token numbers of each text (see `Tokenizer`): by tiktoken on the calling thread, by
+        `tokenizers` on all cores.
+        """
+        if self._fast is not None:
+            return [self._encoded_fast(text) for text in texts]
         pieces = [(n, p) for n, text in enumerate(texts) for p in cut_text(text, _PIECE_CHARACTERS)]
         encoded: list[list[TokenArray]] = [[] for _ in texts]
         for batch in batched(pieces, lambda piece: len(piece[1]), _BATCH_CHARACTERS):
-            found = self._encoded_pieces([piece for _, piece in batch])
-            for (number, _), tokens in zip(batch, found, strict=True):
-                encoded[number].append(tokens)
+            found = self._inner.encode_batch_fast([p for _, p in batch], add_special_tokens=False)
+            for (number, _), encoding in zip(batch, found, strict=True):
+                encoded[number].append(np.array(encoding.ids, np.uint32))
         return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in encoded]
 
-    def _encoded_pieces(self, pieces: list[str]) -> list[TokenArray]:
-        if self._fast is not None:
-            # What it gives up on is rare, and left to the library.
-            found = self._fast.encode_batch(pieces)
-            return [
-                self._by_library([piece])[0] if tokens is None else tokens
-                for piece, tokens in zip(pieces, found, strict=True)
-            ]
-        tokens = self._by_library(pieces)
-        self._encoded += sum(map(len, pieces))
-        if self._encoded >= _BATCH_CHARACTERS and not self._tried_fast:
-            self._tried_fast = True
-            self._fast = fast_bpe(self._content)
-            if self._fast is not None and not _agree(self._fast.encode_batch(pieces), tokens):
-                self._fast = None
-        return tokens
-
-    def _by_library(self, pieces: list[str]) -> list[TokenArray]:
-        found = self._inner.encode_batch_fast(pieces, add_special_tokens=False)
-        return [np.array(encoding.ids, np.uint32) for encoding in found]
+    def _encoded_fast(self, text: str) -> TokenArray:
+        found = []
+        for piece in cut_text(text, _PIECE_CHARACTERS):
+            tokens = self._fast.encode(piece) if self._fast is not None else None
+            if tokens is None:
+                encoding = self._inner.encode_batch_fast([piece], add_special_tokens=False)[0]
+                tokens = np.array(encoding.ids, np.uint32)
+            found.append(tokens)
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token numbers (see `Tokenizer`)."""
@@ -180,12 +219,6 @@ class SubwordTokenizer(Tokenizer):
     def content(self) -> bytes:
         """The `tokenizer.json`, byte for byte as it was given."""
         return self._content
-
-
-def _agree(fast: list[TokenArray | None], tokens: list[TokenArray]) -> bool:
-    return all(
-        one is None or np.array_equal(one, other) for one, other in zip(fast, tokens, strict=True)
-    )
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, end_of_text: bool) -> SubwordTokenizer:

@@ -14,7 +14,7 @@ from longhaul.data.documents import Breakage, Document, cut_text, is_held_out, t
 from longhaul.data.sources import Corpus
 
 _SAMPLE_PIECE_CHARACTERS = 1 << 16
-_FEWEST_FOR_DOCUMENT_SPLIT = 200
+FEWEST_FOR_DOCUMENT_SPLIT = 200
 _PROGRESS_S = 10.0
 
 
@@ -41,7 +41,7 @@ class SourceSurvey:
         """
         if held_out.by != "auto":
             return held_out.by
-        enough = self.num_documents >= _FEWEST_FOR_DOCUMENT_SPLIT
+        enough = self.num_documents >= FEWEST_FOR_DOCUMENT_SPLIT
         both = 0 < self.num_held_out < self.num_documents
         return "document" if enough and both else "tail"
 

@@ -18,11 +18,11 @@ from longhaul.core.errors import DataError
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.dataset import SourceTokens, TokenStream
-from longhaul.data.documents import Breakage, batched, is_held_out, text_digest
-from longhaul.data.shards import Shard, ShardWriter, dtype_for
+from longhaul.data.documents import Breakage, is_held_out, text_digest
+from longhaul.data.encoding import tokenized
+from longhaul.data.shards import Shard, ShardWriter
 from longhaul.data.sources import Corpus
 from longhaul.data.survey import (
-    Kept,
     Progress,
     SourceSurvey,
     Survey,
@@ -69,15 +69,12 @@ def text_bytes(tokenizer: Tokenizer, tokens: TokenArray) -> int:
     A character whose bytes are torn apart, at the cut or between two chunks, counts as the three
     bytes of U+FFFD instead of its share: a few bytes in 65,536 tokens.
     """
-    if tokenizer.end_of_text is not None:
-        tokens = tokens[tokens != tokenizer.end_of_text]
+    tokens = tokenizer.without_borders(tokens)
     return sum(
         len(tokenizer.decode(tokens[begin : begin + _DECODED_AT_ONCE].tolist()).encode())
         for begin in range(0, len(tokens), _DECODED_AT_ONCE)
     )
 
-
-_BATCH_BYTES = 4 << 20
 
 Placed: TypeAlias = tuple[str, TokenArray, int, bool]
 """A document's name, tokens and UTF-8 bytes, and whether it is held out where documents are."""
@@ -117,6 +114,19 @@ def write_shards(
         )
     if whole:
         split_tail(whole.close(), data.held_out.fraction, tokenizer, train, held_out)
+    return finished(corpus, survey, split, train, held_out, data, progress)
+
+
+def finished(
+    corpus: Corpus,
+    survey: SourceSurvey,
+    split: str,
+    train: ShardWriter,
+    held_out: ShardWriter,
+    data: DataSection,
+    progress: Progress,
+) -> SourceTokens:
+    """Close a source's shards and say what they hold; DataError if one side is empty."""
     streams = [TokenStream([Shard(path) for path in out.close()]) for out in (train, held_out)]
     source = SourceTokens(corpus.name, corpus.weight, split, streams[0], streams[1])
     way = "give it more text, or another data.held_out.fraction"
@@ -245,13 +255,14 @@ def _digest(tokens: TokenArray, tokenizer: Tokenizer, by_text: bool) -> bytes:
 
 def text_digest_of(tokens: TokenArray, tokenizer: Tokenizer) -> bytes:
     """Digest of the text that a document's tokens stand for."""
-    if tokenizer.end_of_text is not None:
-        tokens = tokens[tokens != tokenizer.end_of_text]
+    tokens = tokenizer.without_borders(tokens)
     return text_digest(tokenizer.decode(tokens.tolist()).encode(errors="surrogatepass"))
 
 
 class TextInOneProcess:
-    """Text sources that are read twice by one process: to know them, and to make their tokens."""
+    """Text sources that are read twice by one process: to know them, and to make their tokens; or
+    once (`one_pass.py`), with the same `seen` and `is_apart`.
+    """
 
     def __init__(
         self, corpora: tuple[Corpus, ...], data: DataSection, other: OtherForm | None, say: Say
@@ -261,7 +272,7 @@ class TextInOneProcess:
         self._other = other
         self._say = say
         self._known = frozenset[bytes]() if other is None else other.digests
-        self._seen = set(self._known) if data.drop_exact_duplicates else None
+        self.seen = set(self._known) if data.drop_exact_duplicates else None
 
     def survey(self, tokenizer: TokenizerSection) -> Survey:
         """The first pass. DataError if too much of a source is broken, or nothing is left of it."""
@@ -274,13 +285,13 @@ class TextInOneProcess:
         corpus = self._corpora[number]
         progress = Progress(self._say, f"data: tokenizing {corpus.name}")
         # Everything broken was judged by the survey; here it is only passed over again.
-        kept = kept_documents(corpus, Breakage(corpus.name, 1.0), self._seen)
+        kept = kept_documents(corpus, Breakage(corpus.name, 1.0), self.seen)
 
         def documents() -> Iterator[Placed]:
             num_bytes = 0
-            for number, (each, tokens) in enumerate(tokenized(kept, tokenizer), 1):
+            for number, (each, tokens) in enumerate(tokenized(kept, tokenizer, self._say), 1):
                 document, size, digest = each
-                yield document.name, tokens, size, self._is_apart(digest, tokens, tokenizer)
+                yield document.name, tokens, size, self.is_apart(digest, tokens, tokenizer)
                 num_bytes += size
                 progress.at(number, num_bytes)
 
@@ -289,23 +300,12 @@ class TextInOneProcess:
             stem, corpus, survey, split, documents(), self._data, tokenizer, progress
         )
 
-    def _is_apart(self, digest: bytes, tokens: TokenArray, tokenizer: Tokenizer) -> bool:
+    def is_apart(self, digest: bytes, tokens: TokenArray, tokenizer: Tokenizer) -> bool:
+        """Whether a document is held out where documents are."""
         fraction = self._data.held_out.fraction
         if self._other is None:
             return is_held_out(digest, fraction)
         return self._other.is_apart(text_digest_of(tokens, tokenizer), fraction)
-
-
-def tokenized(documents: Iterator[Kept], tokenizer: Tokenizer) -> Iterator[tuple[Kept, TokenArray]]:
-    """Documents with their tokens, end-of-text last where the tokenizer uses it."""
-    ends = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
-    # Bytes come as uint8, which their end-of-text (256) would not fit into.
-    end = np.array(ends, dtype_for(tokenizer.vocab_size))
-    # Enough text at once to keep every core of a tokenizer busy, and no more.
-    for batch in batched(documents, lambda kept: kept[1], _BATCH_BYTES):
-        encoded = tokenizer.encode_batch([document.text for document, _, _ in batch])
-        for kept, tokens in zip(batch, encoded, strict=True):
-            yield kept, np.concatenate([tokens, end])
 
 
 _VALIDATION = re.compile(r"(^|[^a-z])(val|valid|validation)([^a-z]|$)")

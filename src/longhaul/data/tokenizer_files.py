@@ -1,5 +1,6 @@
 """The tokenizer that a recipe gives: found, fetched, and loaded."""
 
+import difflib
 from pathlib import Path
 from typing import TypeAlias
 
@@ -7,7 +8,9 @@ from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import DataError, RecipeError
 from longhaul.core.output import Say
 from longhaul.data.dataset import MAX_TOKENIZER_BYTES, load_tokenizer
-from longhaul.data.tokenizing import Tokenizer
+from longhaul.data.tokenizing import BEGINS_OF_TEXT, ENDS_OF_TEXT, Tokenizer, Wanted
+
+_SHOWN_TOKENS = 8
 
 _PARTNERS = {
     "vocab.bpe": "encoder.json", "encoder.json": "vocab.bpe",
@@ -51,11 +54,15 @@ def find_tokenizer(given: str, downloads: Path, say: Say) -> TokenizerFiles:
     return _sorted(path, partner_path)
 
 
-def load_given(files: TokenizerFiles, end_of_text: bool) -> Tokenizer:
-    """The tokenizer in these files; DataError if they are none, RecipeError without end-of-text."""
+def load_given(
+    files: TokenizerFiles, end_of_text: Wanted, begin_of_text: Wanted = False
+) -> Tokenizer:
+    """The tokenizer in these files; DataError if they are none, RecipeError without the tokens at a
+    document's begin and end that are wanted, or if a text may become one of them.
+    """
     path, *merges = files
     if not merges:
-        tokenizer = load_tokenizer(path, end_of_text)
+        tokenizer = load_tokenizer(path, end_of_text, begin_of_text)
     else:
         from longhaul.data.subwords import SubwordTokenizer, from_gpt2
 
@@ -63,14 +70,46 @@ def load_given(files: TokenizerFiles, end_of_text: bool) -> Tokenizer:
             if (size := each.stat().st_size) > MAX_TOKENIZER_BYTES:
                 raise DataError(f"{each}: {size:,} bytes are no tokenizer's", _FORMATS)
         content = from_gpt2(path.read_bytes(), merges[0].read_bytes(), str(merges[0]))
-        tokenizer = SubwordTokenizer(content, end_of_text, str(path))
-    if end_of_text and tokenizer.end_of_text is None:
-        raise RecipeError(
-            f"tokenizer.end_of_text: true, but {path} has no <|endoftext|>, </s>, <eos> or "
-            "<|end_of_text|>",
-            "set tokenizer.end_of_text = false, or give a tokenizer that has one",
-        )
+        tokenizer = SubwordTokenizer(content, end_of_text, str(path), begin_of_text)
+    for setting, wanted, usual, token in (
+        ("end_of_text", end_of_text, ENDS_OF_TEXT, tokenizer.end_of_text),
+        ("begin_of_text", begin_of_text, BEGINS_OF_TEXT, tokenizer.begin_of_text),
+    ):
+        if token is None:
+            if not wanted:
+                continue
+            raise _no_such_token(setting, wanted, usual, tokenizer, path)
+        named = isinstance(wanted, str) and wanted not in usual
+        if named and token in tokenizer.encode(tokenizer.decode([token])):
+            raise RecipeError(
+                f"tokenizer.{setting}: {wanted!r} is an ordinary token of {path}: a text may hold "
+                "it, and would be cut there",
+                _tokens_to_name(tokenizer, str(wanted)),
+            )
     return tokenizer
+
+
+def _no_such_token(
+    setting: str, wanted: Wanted, usual: tuple[str, ...], tokenizer: Tokenizer, path: Path
+) -> RecipeError:
+    if isinstance(wanted, str):
+        message = f"tokenizer.{setting}: {path} has no token {wanted!r} that no text becomes"
+        return RecipeError(message, _tokens_to_name(tokenizer, wanted))
+    *most, last = usual
+    return RecipeError(
+        f"tokenizer.{setting}: true, but {path} has no {', '.join(most)} or {last}",
+        f"set tokenizer.{setting} = false, or name another: {_tokens_to_name(tokenizer, usual[0])}",
+    )
+
+
+def _tokens_to_name(tokenizer: Tokenizer, wanted: str) -> str:
+    """Those that could be meant, else the first there are."""
+    known = [token for token in tokenizer.special_tokens() if token != wanted]
+    if near := difflib.get_close_matches(wanted, known, 3, 0.6):
+        return f"did you mean {' or '.join(near)}?"
+    if not known:
+        return "its file has no such tokens; give a tokenizer that has one"
+    return f"it has {', '.join(known[:_SHOWN_TOKENS])}{', …' if known[_SHOWN_TOKENS:] else ''}"
 
 
 def _fetched(address: str, downloads: Path, say: Say) -> Path:

@@ -23,8 +23,19 @@ END_OF_TEXT = "<|endoftext|>"
 text: no tokenizer here ever parses a special token out of a document (or a prompt)."""
 ENDS_OF_TEXT = (END_OF_TEXT, "</s>", "<eos>", "<|end_of_text|>")
 """How it is called in others' vocabularies; the first that is there is taken."""
+BEGINS_OF_TEXT = ("<|begin_of_text|>", "<s>", "<bos>", "[BOS]")
+"""How the token before a document is called; the first that is there is taken."""
+Wanted: TypeAlias = bool | str
+"""Of a token at a document's begin or end: none, the usual one, or that of a name."""
 SPACE_MARK = "\u2581"
 """What stands for a space in the pieces of SentencePiece."""
+
+
+def names_of(wanted: Wanted, usual: tuple[str, ...]) -> tuple[str, ...]:
+    """What a wanted token may be called."""
+    if isinstance(wanted, str):
+        return (wanted,)
+    return usual if wanted else ()
 
 
 class Tokenizer(ABC):
@@ -36,6 +47,8 @@ class Tokenizer(ABC):
     """One more than the largest token number."""
     end_of_text: int | None
     """The token that ends a document; None if there is none, or it is not to be used."""
+    begin_of_text: int | None = None
+    """The token before a document, likewise."""
     knows_text = True
     """Tokens stand for text; else they are numbers whose tokenizer is not at hand."""
 
@@ -46,6 +59,36 @@ class Tokenizer(ABC):
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
         """Token numbers of each text, as by `encode`: a tokenizer defines one of the two."""
         return [self.encode(text) for text in texts]
+
+    @property
+    def borders(self) -> tuple[Wanted, Wanted]:
+        """End-of-text and begin-of-text, to load the tokenizer again with."""
+        end, begin = (
+            False if token is None else self.name_of(token)
+            for token in (self.end_of_text, self.begin_of_text)
+        )
+        return end, begin
+
+    def without_borders(self, tokens: TokenArray) -> TokenArray:
+        """Tokens but those at a document's begin and end."""
+        for token in (self.begin_of_text, self.end_of_text):
+            if token is not None:
+                tokens = tokens[tokens != token]
+        return tokens
+
+    def name_of(self, token: int) -> str:
+        """How its file calls a token at a document's begin or end."""
+        return self.decode([token])
+
+    def special_tokens(self) -> list[str]:
+        """Names of tokens that no text becomes, as far as its file has such."""
+        return []
+
+    def choose_encoder(self, sample: Sequence[str]) -> str:
+        """Encode faster from here on, if a way that gives the same tokens for this sample of text
+        is known; else, where one was looked for, why there is none.
+        """
+        return ""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:

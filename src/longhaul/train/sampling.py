@@ -91,8 +91,12 @@ def write_sample(parts: Parts, settings: Recipe) -> str:
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Tokens of a prompt; of an empty one, what stands before every text."""
+    """Tokens of a prompt after begin-of-text, if there is any; of an empty one without, what stands
+    before every text.
+    """
     tokens = [int(token) for token in tokenizer.encode(prompt)]
+    if tokenizer.begin_of_text is not None:
+        return [tokenizer.begin_of_text, *tokens]
     return tokens or [tokenizer.end_of_text or 0]
 
 

@@ -13,7 +13,7 @@ from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.model import ModelSection
 from longhaul.core.errors import DataError, UsageError
 from longhaul.data.sentencepiece import SentencePieceTokenizer
-from longhaul.data.subwords import train_bpe
+from longhaul.data.subwords import SubwordTokenizer, train_bpe
 from longhaul.data.tokenizing import CharacterTokenizer, NumberTokenizer
 from longhaul.interop.hf.agreement import compare, compare_tokenizers, load_theirs
 from longhaul.interop.hf.families import family_for, nearest_to
@@ -34,6 +34,25 @@ def test_auto_classes_load_the_folder_and_agree(family, written):
     assert theirs.config.model_type == family
     assert theirs.config.vocab_size == made.tokenizer.vocab_size  # rows of padding stay here
     assert theirs.generation_config.eos_token_id == made.tokenizer.end_of_text
+
+
+def test_tokens_at_a_document_s_begin_and_end_have_their_names_there(written):
+    trained = json.loads(train_bpe([TEXT], 260, end_of_text=True).content())
+    usual = trained["added_tokens"][0]
+    names = ["<s>", "<|im_end|>"]
+    trained["added_tokens"] += [usual | {"id": 260 + n, "content": c} for n, c in enumerate(names)]
+    content = json.dumps(trained).encode()
+    tokenizer = SubwordTokenizer(content, "<|im_end|>", "x", begin_of_text=True)
+    folder = written(exported(GPT2, tokenizer))
+    compare_tokenizers(folder, tokenizer, TEXT)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert (theirs.bos_token, theirs.eos_token) == ("<s>", "<|im_end|>")
+    for name in ("config.json", "generation_config.json"):
+        said = json.loads((folder / name).read_bytes())
+        assert (said["bos_token_id"], said["eos_token_id"]) == (
+            tokenizer.begin_of_text,
+            tokenizer.end_of_text,
+        )
 
 
 def test_large_models_are_cut_into_files_with_an_index(written):

@@ -172,7 +172,7 @@ class Refinery:
         progress = Progress(self._say, f"data: writing {source.name}")
         stems = tokenize_parts(
             source.name, source.parts, self._tokens / f"{number:02d}",
-            (stem.parent / tokenizer.file_name, tokenizer.end_of_text is not None),
+            (stem.parent / tokenizer.file_name, tokenizer.borders),
             self._survivors, self._other is not None, self._resources, self._say,
         )  # fmt: skip
         return write_shards(

@@ -21,10 +21,11 @@ from longhaul.data.corpus.progress import CorpusProgress
 from longhaul.data.corpus.survivors import Survivors
 from longhaul.data.dataset import load_tokenizer
 from longhaul.data.documents import Document
+from longhaul.data.encoding import tokenized
 from longhaul.data.shards import Shard, ShardWriter
 from longhaul.data.survey import Kept
-from longhaul.data.tokenize import Placed, text_digest_of, tokenized
-from longhaul.data.tokenizing import Tokenizer
+from longhaul.data.tokenize import Placed, text_digest_of
+from longhaul.data.tokenizing import Tokenizer, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class _PartTokens:
     part: Part
     stem: Path
     tokenizer: Path
-    end_of_text: bool
+    borders: tuple[Wanted, Wanted]
+    """Its end-of-text and begin-of-text."""
     survivors: Survivors
     by_tokens: bool
     """Whether a document's side is that of the text which its tokens stand for (`OtherForm`)."""
@@ -46,7 +48,7 @@ def tokenize_parts(
     name: str,
     parts: Sequence[Part],
     folder: Path,
-    tokenizer: tuple[Path, bool],
+    tokenizer: tuple[Path, tuple[Wanted, Wanted]],
     survivors: Survivors,
     by_tokens: bool,
     resources: Resources,
@@ -76,7 +78,7 @@ def _tokenize_part(job: _PartTokens) -> tuple[int, Bytes]:
     if not job.alone:
         # As many workers as cores each start one thread a core otherwise.
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    tokenizer = _loaded(job.tokenizer, job.end_of_text)
+    tokenizer = _loaded(job.tokenizer, *job.borders)
     writer = ShardWriter(job.stem.parent, job.stem.name, tokenizer.vocab_size, tokenizer.sha256)
     digests: list[bytes] = []
     num_empty = empty_bytes = num_bytes = 0
@@ -95,8 +97,8 @@ def _tokenize_part(job: _PartTokens) -> tuple[int, Bytes]:
 
 
 @lru_cache(maxsize=1)
-def _loaded(path: Path, end_of_text: bool) -> Tokenizer:
-    return load_tokenizer(path, end_of_text)
+def _loaded(path: Path, end_of_text: Wanted, begin_of_text: Wanted) -> Tokenizer:
+    return load_tokenizer(path, end_of_text, begin_of_text)
 
 
 def _kept(job: _PartTokens) -> Iterator[Kept]:

@@ -13,7 +13,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
 from longhaul.core.files import write_bytes, write_json
 from longhaul.core.units import Bytes
-from longhaul.data.tokenizing import ENDS_OF_TEXT, NumberTokenizer, Tokenizer
+from longhaul.data.tokenizing import NumberTokenizer, Tokenizer
 from longhaul.interop.hf.family import Family
 from longhaul.interop.hf.own import CODE, OWN
 from longhaul.interop.hf.published import NAME
@@ -47,9 +47,10 @@ class Exported:
 def write_folder(folder: Path, exported: Exported, shard_bytes: Bytes = SHARD_BYTES) -> None:
     """Fill an empty folder, all but the card; UsageError if the family reads no such tokenizer."""
     _write_tokenizer(folder, exported)
-    end = exported.tokenizer.end_of_text
-    config = _config(exported) | {"bos_token_id": end, "eos_token_id": end}
-    generation = _generation(exported.recipe, end)
+    end, begin = exported.tokenizer.end_of_text, exported.tokenizer.begin_of_text
+    borders = {"bos_token_id": end if begin is None else begin, "eos_token_id": end}
+    config = _config(exported) | borders
+    generation = borders | _generation(exported.recipe)
     if exported.family is OWN:
         write_bytes(folder / CODE.name, CODE.read_bytes())
         config |= {"end_of_text": end}
@@ -73,9 +74,9 @@ def _config(exported: Exported) -> dict[str, Any]:
     } | family.config(model)
 
 
-def _generation(recipe: Recipe, end: int | None) -> dict[str, Any]:
+def _generation(recipe: Recipe) -> dict[str, Any]:
     sample = recipe.sample
-    settings: dict[str, Any] = {"bos_token_id": end, "eos_token_id": end, "do_sample": False}
+    settings: dict[str, Any] = {"do_sample": False}
     if sample.temperature:
         settings |= {"do_sample": True, "temperature": sample.temperature, "top_k": sample.top_k}
     return settings
@@ -93,24 +94,20 @@ def _write_tokenizer(folder: Path, exported: Exported) -> None:
             f"those of {', '.join(_OF_SENTENCEPIECE)} do, whose switches the model would need",
         )
     write_bytes(folder / tokenizer.file_name, tokenizer.content())
-    end = tokenizer.end_of_text
-    word = None if end is None else _word_of(tokenizer, end)
+    end, begin = (
+        None if token is None else tokenizer.name_of(token)
+        for token in (tokenizer.end_of_text, tokenizer.begin_of_text)
+    )
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast" if is_json else _SENTENCEPIECE_CLASS,
         "model_max_length": exported.recipe.model.context,
-        "bos_token": word, "eos_token": word,
+        "bos_token": begin or end, "eos_token": end,
         "model_input_names": ["input_ids", "attention_mask"],
         # Else it would put tokens before a text that training never saw there, and take spaces out
         # of what it decodes.
         "add_bos_token": False, "add_eos_token": False, "clean_up_tokenization_spaces": False,
     } | ({} if is_json else {"legacy": False})  # fmt: skip
     write_json(folder / "tokenizer_config.json", settings)
-
-
-def _word_of(tokenizer: Tokenizer, number: int) -> str:
-    """How a tokenizer writes its end-of-text token."""
-    said = tokenizer.decode([number])
-    return said if said in ENDS_OF_TEXT else ENDS_OF_TEXT[1]  # SentencePiece decodes none
 
 
 def has_tokenizer(tokenizer: Tokenizer) -> bool:

@@ -83,7 +83,8 @@ def text_loss(
 
 def _summed(trained: Trained, name: str, documents: Iterable[Document]) -> TextLoss:
     scorer, tokenizer = Scorer(trained), trained.dataset.tokenizer
-    before, context = tokenizer.end_of_text, trained.recipe.model.context
+    before, context = tokenizer.begin_of_text, trained.recipe.model.context
+    before = tokenizer.end_of_text if before is None else before
     total = TextLoss(name)
     for some in batched(documents, lambda document: len(document.text), _TEXT_AT_ONCE):
         windows: list[Window] = []

@@ -156,7 +156,7 @@ def _given_tokenizer(context: PreflightContext) -> Tokenizer | None:
     if "://" in settings.path and not is_here(settings.path, downloads):
         downloads = context.folder / "downloads"
     files = find_tokenizer(settings.path, downloads, lambda _: None)
-    return load_given(files, settings.end_of_text)
+    return load_given(files, settings.end_of_text, settings.begin_of_text)
 
 
 def _beginning(documents: Iterator[Document], most: Bytes) -> Iterator[Document]:
