@@ -173,9 +173,11 @@ def _predictability(facts: SourceFacts, others: Sequence[SourceFacts]) -> Iterat
         "look for copied paragraphs and generated text, and deduplicate by paragraph",
     )  # fmt: skip
     yield from _by_bits(
-        facts, own, lambda bits: bits >= GIBBERISH_BITS, GIBBERISH, "gibberish",
-        f"a small n-gram model of half of the source needs {GIBBERISH_BITS:g} bits a byte or more "
-        f"for {{share}} of the other half, as for random letters ({usual})",
+        # A language that stands in half of a source only is no gibberish to who has seen it.
+        facts, [min(both) for both in zip(own, elsewhere or own, strict=True)],
+        lambda bits: bits >= GIBBERISH_BITS, GIBBERISH, "gibberish",
+        f"small n-gram models of half of the source and of the others need {GIBBERISH_BITS:g} bits "
+        f"a byte or more for {{share}} of it, as for random letters ({usual})",
         "look for encoded data, broken extraction and encryption, and leave it out",
     )  # fmt: skip
     yield from _by_bits(
