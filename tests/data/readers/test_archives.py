@@ -126,3 +126,16 @@ def test_a_truncated_crawl_keeps_what_is_whole_and_counts_by_its_bytes(tmp_path)
         assert 5 < len(found) < 20
         assert breakage.fraction == 1
         assert "was truncated" in breakage.worst()[0]
+
+
+def test_a_crawl_that_ends_in_a_picture_is_truncated_too(tmp_path):
+    page = ("conversion", b"a page", "text/plain", "")
+    write_warc(
+        tmp_path / "a.warc", page, ("response", b"\x89PNG" * 500, "image/png", "200 OK"), gz=False
+    )
+    content = (tmp_path / "a.warc").read_bytes()
+    assert read(tmp_path / "a.warc")[1].fraction == 0
+    (tmp_path / "a.warc").write_bytes(content[:-300])
+    found, breakage = read(tmp_path / "a.warc")
+    assert found == [("a.warc:1", "a page")]
+    assert breakage.fraction == 1

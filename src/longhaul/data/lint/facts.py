@@ -13,7 +13,7 @@ from longhaul.data.lint.templates import templated
 
 _FEWEST_PIECES = 32
 """With fewer, a model of half of them has learned nothing (128 kB)."""
-_MOST_OF_OTHERS = 256
+_MOST_OF_OTHERS = 200
 """Pieces of all other sources together that their model sees, as many as its own sees at most."""
 _SHARED_BY = 0.1
 """Share of documents with a line, from which on it is boilerplate."""
@@ -97,6 +97,8 @@ def _predicted(pieces: list[Piece], others: list[list[Piece]]) -> Predicted:
     if not large:
         return Predicted(tuple(own_bits(texts)), ())
     shown = [
-        piece.text for sample in large for piece in sample[:: 1 + len(sample) * len(large) // 256]
+        piece.text
+        for sample in large
+        for piece in sample[:: 1 + len(sample) * len(large) // _MOST_OF_OTHERS]
     ][:_MOST_OF_OTHERS]
     return Predicted(tuple(own_bits(texts)), tuple(NgramModel(shown).bits(texts)))

@@ -36,7 +36,9 @@ def _contexts(content: _Bytes) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[
             pair = (value + (wide + np.uint64(1)) * np.uint64(0xD6E8FEB86659FD93)) * _MULTIPLIER
             context = value * _MULTIPLIER
             shift = np.uint64(64 - _BITS[order])
-            places.append(((context >> shift).astype(np.int64), (pair >> shift).astype(np.int64)))
+            context >>= shift
+            pair >>= shift
+            places.append((context.view(np.int64), pair.view(np.int64)))
     return places
 
 

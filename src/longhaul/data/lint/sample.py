@@ -10,7 +10,7 @@ from hashlib import blake2b
 PIECE_CHARACTERS = 4096
 _SHORTEST = 256
 """Of a rest of a document; a whole document may be shorter."""
-MOST_PIECES = 512
+MOST_PIECES = 400
 
 
 @dataclass(frozen=True, slots=True, order=True)

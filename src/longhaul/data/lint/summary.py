@@ -15,7 +15,7 @@ _EDGE = 2048
 
 @dataclass(slots=True)
 class SourceSummary:
-    """One source; memory is at most about 100 MB, however large it is."""
+    """One source; memory is at most about 200 MB, however large it is."""
 
     name: str
     leakage: SplitLeakage | None = None

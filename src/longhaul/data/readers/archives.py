@@ -108,20 +108,21 @@ def warc_documents(opened: FileStream, name: str, breakage: Breakage) -> Iterato
             "pip install 'longhaul[corpus]'",
         ) from None
 
-    number = 0
+    number, record = 0, None
     try:
         for number, record in enumerate(ArchiveIterator(opened.stream), 1):
             if record.rec_type in ("response", "resource", "conversion"):
-                yield from _record(opened, name, number, record, breakage)
+                yield from _record(name, number, record, breakage)
     except ArchiveLoadFailed as error:
         raise opened.ended_early(f"cannot be read as WARC ({error})") from None
+    if record is not None and record.raw_stream.limit > 0:
+        # What the last record says it holds did not come.
+        raise opened.ended_early(_CUT)
     if number == 0:
         breakage.empty(name)
 
 
-def _record(
-    opened: FileStream, name: str, number: int, record: Any, breakage: Breakage
-) -> Iterator[Document]:
+def _record(name: str, number: int, record: Any, breakage: Breakage) -> Iterator[Document]:
     breakage.num_seen += 1
     where = f"{name}:{number}"
     stated = record.http_headers or record.rec_headers
@@ -133,8 +134,7 @@ def _record(
     while record.content_stream().read(_SKIPPED_BYTES):
         pass
     if record.raw_stream.limit > 0:
-        # What the record says it holds did not come.
-        raise opened.ended_early(_CUT)
+        return  # it is the last one, and cut
     try:
         if len(content) > MAX_LINE_BYTES:
             raise Broken(f"longer than {MAX_LINE_BYTES >> 20} MiB")
