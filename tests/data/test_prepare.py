@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
+from longhaul.data import finishing, shards, tokenize
 from longhaul.data import prepare as module
-from longhaul.data import shards, tokenize
 from longhaul.data.prepare import prepare
 from longhaul.data.shards import Shard
 from longhaul.data.tokenizing import END_OF_TEXT
@@ -229,7 +229,7 @@ def test_an_interruption_leaves_nothing(tmp_path, recipe_for, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_commit", interrupt)
+    monkeypatch.setattr(module, "commit", interrupt)
     with pytest.raises(KeyboardInterrupt):
         prepare(recipe_for(lines(tmp_path / "a.jsonl", "one")), tmp_path / "home", quiet)
     assert list((tmp_path / "home").iterdir()) == []
@@ -237,13 +237,13 @@ def test_an_interruption_leaves_nothing(tmp_path, recipe_for, monkeypatch):
 
 def test_preparing_the_same_twice_at_once_ends_well_for_both(tmp_path, recipe_for, monkeypatch):
     recipe = recipe_for(lines(tmp_path / "a.jsonl", "one", "two"))
-    commit, meeting = module._commit, threading.Barrier(2, timeout=60)
+    commit, meeting = module.commit, threading.Barrier(2, timeout=60)
 
     def together(*arguments):
         meeting.wait()
         commit(*arguments)
 
-    monkeypatch.setattr(module, "_commit", together)
+    monkeypatch.setattr(module, "commit", together)
     found = []
     threads = [
         threading.Thread(target=lambda: found.append(prepare(recipe, tmp_path / "home", quiet)))
@@ -265,7 +265,7 @@ def test_what_dead_preparations_left_is_removed_and_living_ones_are_not(
     home = tmp_path / "home"
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
                            capture_output=True, text=True, check=True)  # fmt: skip
-    monkeypatch.setattr(module.platform, "node", lambda: "this-host")
+    monkeypatch.setattr(finishing.platform, "node", lambda: "this-host")
     names = {
         f".preparing-{int(ended.stdout)}-this-host-1234-a": False,
         f".preparing-{os.getpid()}-this-host-1234-a": True,

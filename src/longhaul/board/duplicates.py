@@ -125,7 +125,7 @@ def _side_by_side(members: Sequence[Mapping[str, Any]]) -> str:
         for place, member in enumerate(members)
     ]
     texts = "".join(
-        f"<td style='vertical-align:top'><pre style='white-space:pre-wrap'>"
+        f"<td style='vertical-align:top'><pre style='white-space:pre-wrap;max-height:18em;overflow:auto'>"
         f"{escape(member['excerpt'])}</pre></td>"
         for member in members
     )

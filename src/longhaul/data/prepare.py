@@ -4,28 +4,20 @@ A folder's name ends in a hash over everything that decides its content. It is m
 name and renamed when whole, so that two processes preparing the same data do not meet.
 """
 
-import errno
 import hashlib
 import json
-import os
-import platform
 import shutil
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from longhaul.config.data import DataSection, TokenizerSection
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
-from longhaul.core.errors import DataError, LonghaulError, RecipeError
-from longhaul.core.files import fsync_folder, sha256_of, write_bytes, write_json
+from longhaul.core.errors import DataError, RecipeError
+from longhaul.core.files import sha256_of, write_bytes, write_json
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.clean.cleaner import filter_files
@@ -33,6 +25,7 @@ from longhaul.data.contamination import evaluation_identities
 from longhaul.data.corpus.engine import Resources
 from longhaul.data.corpus.refine import Refinery, goes_in_parts
 from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
+from longhaul.data.finishing import commit, refused, remove_abandoned, unfinished
 from longhaul.data.one_pass import write_in_one_pass
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
@@ -48,11 +41,9 @@ from longhaul.data.tokenizer_files import PICKLE_ADVICE, TokenizerFiles, find_to
 from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTokenizer, Tokenizer
 
 _DEFAULT_VOCAB = 8192
-_UNFINISHED = ".preparing"
 _STAGES = "corpus"
 LEFT_OUT = "left-out.json"
 """In a prepared folder: documents that cleaning, filters and contamination left out or changed."""
-_ABANDONED_S = 24 * 3600.0
 _NOT_PREPARED: dict[str, Any] = {"temperature": True, "sources": {"__all__": {"max_epochs"}}}
 """As stages of the mixture, these decide what is read when, and nothing that is prepared."""
 _LATER = frozenset(
@@ -90,16 +81,16 @@ def prepare(
         if (found := _reusable(folder, say)) is not None:
             return found
         home.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(home)
+        remove_abandoned(home)
         tokens = home / _STAGES / folder.name
-        with _unfinished(home, folder.name) as temporary:
+        with unfinished(home, folder.name) as temporary:
             _fill(temporary, _Work(recipe, corpora, given, tokens, resources, say))
-            _commit(temporary, folder)
+            commit(temporary, folder)
         shutil.rmtree(tokens, ignore_errors=True)
         dataset = open_dataset(folder)
         size = sum(path.stat().st_size for path in folder.iterdir())
     except OSError as error:
-        raise _refused(error, home) from error
+        raise refused(error, home) from error
     say(
         f"data: prepared {folder} ({short_bytes(size)} on disk) "
         f"in {short_seconds(clock.monotonic() - began)}"
@@ -350,71 +341,3 @@ def _manifest(
             for found, source in made
         ],
     }
-
-
-@contextmanager
-def _unfinished(home: Path, name: str) -> Iterator[Path]:
-    """A folder to work in, gone afterwards unless it was renamed, whatever happens."""
-    marks = f"{os.getpid()}-{platform.node()}-{uuid.uuid4().hex[:8]}"
-    folder = home / f"{_UNFINISHED}-{marks}-{name}"
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _commit(temporary: Path, folder: Path) -> None:
-    """Give a finished folder its name, unless somebody else has finished the same one."""
-    fsync_folder(temporary)
-    for _ in range(3):
-        try:
-            temporary.rename(folder)
-            fsync_folder(folder.parent)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        try:
-            open_dataset(folder)
-            return
-        except DataError:
-            # A damaged folder is in the way. Renamed first: whoever has it mapped keeps it, and
-            # nobody finds it half removed.
-            aside = temporary.with_name(f"{temporary.name}-replaced")
-            folder.rename(aside)
-            shutil.rmtree(aside, ignore_errors=True)
-    raise LonghaulError(f"{folder}: something keeps replacing it with damaged data")
-
-
-def _remove_abandoned(home: Path) -> None:
-    """Remove what dead processes left; on another machine, those that changed nothing for a day."""
-    here = platform.node()
-    for folder in home.glob(f"{_UNFINISHED}-*"):
-        process, _, rest = folder.name.removeprefix(f"{_UNFINISHED}-").partition("-")
-        if not process.isdecimal():
-            continue
-        if rest.startswith(f"{here}-"):
-            dead = not psutil.pid_exists(int(process))
-        else:
-            try:
-                newest = max(p.stat().st_mtime for p in (folder, *folder.iterdir()))
-            except OSError:  # its owner is removing it right now
-                continue
-            dead = RealClock().wall() - newest > _ABANDONED_S
-        if dead:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _refused(error: OSError, home: Path) -> LonghaulError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        nearest = next(p for p in (home, *home.absolute().parents) if p.exists())
-        free = short_bytes(shutil.disk_usage(nearest).free)
-        return LonghaulError(
-            f"{home}: no space left on this disk while preparing data ({free} free now)",
-            "free some space, or keep prepared data on another disk; nothing half-made was left",
-        )
-    return LonghaulError(
-        f"{error.filename or home}: {error.strerror or error}",
-        "prepared data needs a folder that can be written to",
-    )
