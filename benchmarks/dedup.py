@@ -1,6 +1,6 @@
 """Near-duplicates, from files to what is dropped, beside text-dedup on the same files.
 
-    python -m benchmarks.dedup [--peer PYTHON] [--mb 100] [--large 1000] [--rounds 2]
+    python -m benchmarks.dedup [--peer PYTHON] [--mb 300] [--large 1000] [--rounds 2]
 
 The text is that of the installed packages, again and again with 0.2 to 20 % of its words edited, in
 JSON lines. Ours reads it, writes its parts, makes shingles of five words, 128 hashes and their
@@ -48,7 +48,7 @@ class Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peer", type=Path, help="a Python that has text-dedup")
-    parser.add_argument("--mb", type=int, default=100, help="of text to compare on")
+    parser.add_argument("--mb", type=int, default=300, help="of text to compare on")
     parser.add_argument("--large", type=int, default=1000, help="MB of text to grow to")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--ours", type=Path, help=argparse.SUPPRESS)
@@ -63,34 +63,33 @@ def main() -> None:
 
 def measure(room: Path, peer: Path | None, mb: int, large: int, rounds: int) -> list[Bar]:
     """All rows."""
-    small_text, large_text = room / "small", room / "large"
-    documents = [write_text(small_text, mb), write_text(large_text, large)]
-    print(f"{documents[0]:,} documents in {mb} MB, {documents[1]:,} in {large} MB")
-    ways = {"ours": lambda: ours(small_text, room)}
+    sizes = {"small": large // 10, "middle": mb, "large": large}
+    documents = {name: write_text(room / name, size) for name, size in sizes.items()}
+    print(f"{documents['middle']:,} documents in {mb} MB, {documents['large']:,} in {large} MB")
+    ways = {"ours": lambda: ours(room / "middle", room)}
     if peer is not None:
-        ways["text-dedup"] = lambda: theirs(peer, small_text, room)
+        ways["text-dedup"] = lambda: theirs(peer, room / "middle", room)
     measured = interleaved(rounds, ways)
-    small = min(measured["ours"], key=lambda run: run.seconds)
-    grown = min((ours(large_text, room) for _ in range(rounds)), key=lambda run: run.seconds)
-    print(f"  {large} MB: {grown}\n  {grown.said}")
-    growth = grown.seconds / small.seconds / (large / mb)
-    more = max(0, grown.peak - small.peak) / (documents[1] - documents[0])
-    speed = f"{large} MB in {grown.seconds:.1f} s on {os.cpu_count()} cores"
+    middle = min(measured["ours"], key=lambda run: run.seconds)
+    grown = interleaved(rounds, {n: lambda n=n: ours(room / n, room) for n in ("small", "large")})
+    small, most = (min(grown[n], key=lambda run: run.seconds) for n in ("small", "large"))
+    growth = most.seconds / small.seconds / (large / sizes["small"])
+    more = max(0, most.peak - middle.peak) / (documents["large"] - documents["middle"])
+    speed = f"{large} MB in {most.seconds:.1f} s on {os.cpu_count()} cores"
+    peak = f"{middle.peak / 1e9:.2f} GB at {mb} MB, {most.peak / 1e9:.2f} at {large}"
     bars = [
-        at_least("end to end", large / grown.seconds, "MB/s", 40, speed),
-        at_most(f"time of {large} over {mb} MB, over the text's", growth, "×", 1.15),
-        at_most(
-            "memory for each further document", more, "bytes", 1500, f"{grown.peak / 1e9:.2f} GB"
-        ),
-        figure("documents dropped", dropped(grown), "documents", f"of {documents[1]:,}"),
+        at_least("end to end", large / most.seconds, "MB/s", 40, speed),
+        at_most(f"time, {large} over {sizes['small']} MB, by the text's", growth, "×", 1.15),
+        at_most("memory for each further document", more, "bytes", 1500, peak),
+        figure("documents dropped", dropped(most), "documents", f"of {documents['large']:,}"),
     ]
     if peer is None:
         return [*bars, missing("faster than text-dedup", "no --peer was given", 4)]
     fastest = min(run.seconds for run in measured["text-dedup"])
     return [
         *bars,
-        at_least("faster than text-dedup", fastest / small.seconds, "×", 4, f"on {mb} MB"),
-        figure("text-dedup", mb / fastest, "MB/s", f"ours there {mb / small.seconds:.1f}"),
+        at_least("faster than text-dedup", fastest / middle.seconds, "×", 4, f"on {mb} MB"),
+        figure("text-dedup", mb / fastest, "MB/s", f"ours there {mb / middle.seconds:.1f}"),
     ]
 
 

@@ -20,6 +20,7 @@ from longhaul.core.units import count
 
 PAGE = "duplicates.html"
 _MOST_SIZES = 40
+_EXCERPT_STYLE = "white-space:pre-wrap;max-height:18em;overflow:auto"
 _NONE = '<p class="empty">No document is like another.</p>'
 
 
@@ -125,7 +126,7 @@ def _side_by_side(members: Sequence[Mapping[str, Any]]) -> str:
         for place, member in enumerate(members)
     ]
     texts = "".join(
-        f"<td style='vertical-align:top'><pre style='white-space:pre-wrap;max-height:18em;overflow:auto'>"
+        f"<td style='vertical-align:top'><pre style='{_EXCERPT_STYLE}'>"
         f"{escape(member['excerpt'])}</pre></td>"
         for member in members
     )

@@ -83,9 +83,10 @@ def shingles(text: str) -> Shingles:
     count = max(1, len(words) - WORDS + 1)
     width = min(WORDS, len(words))
     value = np.full(count, width, np.uint64)
-    for place in range(width):
-        value = mixed(value ^ words[place : place + count])
-    return np.unique(value)
+    with np.errstate(over="ignore"):
+        for place in range(width):
+            value = value * _MULTIPLIER + words[place : place + count]
+    return np.unique(mixed(value))
 
 
 def _pieces(content: bytes) -> list[bytes]:

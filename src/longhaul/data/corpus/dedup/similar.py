@@ -20,7 +20,7 @@ from longhaul.data.corpus.parts import Part, beside, mark, marked, part_columns
 _PAIRS_AT_ONCE = 50_000
 _FEW = 4_000
 """Documents whose shingles one process makes in a second."""
-_DOUBT = 4.0
+_DOUBT = 3.0
 """Standard errors of an estimate within which the texts themselves are compared."""
 _ROW = np.uint64(0xFFFFFFFF)
 
