@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longhaul.config.data import DedupSection
+from longhaul.core.errors import RecipeError
 from longhaul.data.corpus.dedup import buckets, duplicates
 from longhaul.data.corpus.dedup.components import keep_one
 from longhaul.data.corpus.dedup.duplicates import DedupStage
@@ -188,3 +189,10 @@ def test_a_template_of_a_thousand_documents_makes_no_million_pairs(tmp_path):
     assert len(dropped) == 199
     pairs = np.load(next((tmp_path / "home").glob("*/pairs.npy")))
     assert len(pairs) < 20 * 200
+
+
+def test_a_machine_without_the_libraries_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert stage(tmp_path / "exact", {"a": ["x", "x"]}) == {"a:1"}
+    with pytest.raises(RecipeError, match="need daft"):
+        stage(tmp_path / "near", {"a": ["x", "x"]}, threshold=0.8)

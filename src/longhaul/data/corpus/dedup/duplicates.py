@@ -1,6 +1,7 @@
 """The stage: which rows each part loses, for which document that stays, and how similar it is."""
 
 import hashlib
+import importlib.util
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longhaul.config.data import DedupSection
+from longhaul.core.errors import RecipeError
 from longhaul.core.output import Say
 from longhaul.core.units import count, short_seconds
 from longhaul.data.corpus.dedup.buckets import Documents, bits_for, gather, runs, save, scatter
@@ -69,7 +71,17 @@ class DedupStage:
         return self.home / f"duplicates-{digest[:12]}"
 
     def run(self) -> Path:
-        """Find them, unless that is done; the folder with a `.npy` of rows for each part."""
+        """Find them, unless that is done; the folder with a `.npy` of rows for each part.
+        RecipeError if near ones are wanted of libraries that are not installed.
+        """
+        if self.settings.threshold is not None:
+            for library in ("daft", "scipy"):
+                if importlib.util.find_spec(library) is None:
+                    raise RecipeError(
+                        f"data.dedup.threshold: near-duplicates need {library}, which is not "
+                        "installed",
+                        "pip install 'longhaul[corpus]'",
+                    )
         folder = self.folder
         if marked(folder / SUMMARY) is not None:
             return folder / DROPPED
