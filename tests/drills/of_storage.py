@@ -214,7 +214,11 @@ def _store_hangs(stage: Stage, drill: MachineDrill) -> Played:
     if not sent:
         raise NeedsPerson(f"nothing was sent to {first}")
     shutil.rmtree(folder.checkpoints)
-    newest = max(sent, key=lambda path: int(path.name.split("-")[1]))
+    newest = max(sent, key=_step_of)
+    for later in (second / folder.name).glob("step-*"):
+        # It came there and not here: the store that hangs would not be asked.
+        if _step_of(later) > _step_of(newest):
+            shutil.rmtree(later)
     stuck = sorted(newest.glob("*.safetensors"))[-1]
     stuck.unlink()
     os.mkfifo(stuck)  # whoever opens it waits for somebody who writes
@@ -233,12 +237,16 @@ def _store_hangs(stage: Stage, drill: MachineDrill) -> Played:
         fetched = story.events("fetched")
         if [event.data["tier"] for event in fetched] != [f"{second}/{folder.name}"]:
             yield f"it was fetched from {[event.data['tier'] for event in fetched]}"
-        if began(story)[-1].step != int(newest.name.split("-")[1]):
+        if began(story)[-1].step != _step_of(newest):
             yield f"it went on from {began(story)[-1].step}"
         if "trying the next copy" not in story.log:
             yield "nobody says that another copy is tried"
 
     return (code, last), check
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.split("-")[1])
 
 
 def _let_go(stuck: Path) -> None:
