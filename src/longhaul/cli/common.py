@@ -54,6 +54,19 @@ RunsFolder = Annotated[Path, typer.Option("--runs-dir", help="folder that holds 
 PreparedFolder = Annotated[
     Path, typer.Option("--prepared-dir", help="folder that holds prepared text")
 ]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="processes; one a core when absent")
+]
+Memory = Annotated[
+    float | None,
+    typer.Option(
+        "--memory", metavar="GB", help="of all processes together; half of it when absent"
+    ),
+]
+RayCluster = Annotated[
+    str,
+    typer.Option("--ray", metavar="HOST:PORT", help="a Ray cluster that sees the same files"),
+]
 RUNS = Path("runs")
 PREPARED = Path("prepared")
 

@@ -11,11 +11,14 @@ from longhaul.cli.common import (
     PREPARED,
     RUNS,
     DataPath,
+    Memory,
     Overrides,
     PreparedFolder,
+    RayCluster,
     RecipeName,
     RunName,
     RunsFolder,
+    Workers,
 )
 from longhaul.cli.dedup import dedup
 from longhaul.cli.lint import lint
@@ -31,16 +34,9 @@ def prepare(
     data: DataPath = None,
     overrides: Overrides = None,
     prepared_dir: PreparedFolder = PREPARED,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="processes; one a core when absent")
-    ] = None,
-    memory: Annotated[
-        float | None,
-        typer.Option(metavar="GB", help="of all processes together; half of it when absent"),
-    ] = None,
-    ray: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="a Ray cluster that sees the same files")
-    ] = "",
+    workers: Workers = None,
+    memory: Memory = None,
+    ray: RayCluster = "",
 ) -> None:
     """Read, split and tokenize a recipe's text, without training."""
     from longhaul.config.load import load_recipe

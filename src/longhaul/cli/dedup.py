@@ -10,9 +10,12 @@ import typer
 from longhaul.cli.common import (
     PREPARED,
     DataPath,
+    Memory,
     Overrides,
     PreparedFolder,
+    RayCluster,
     RecipeName,
+    Workers,
 )
 
 
@@ -28,16 +31,9 @@ def dedup(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="where the page goes; beside the data else")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="processes; one a core when absent")
-    ] = None,
-    memory: Annotated[
-        float | None,
-        typer.Option(metavar="GB", help="of all processes together; half of it when absent"),
-    ] = None,
-    ray: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="a Ray cluster that sees the same files")
-    ] = "",
+    workers: Workers = None,
+    memory: Memory = None,
+    ray: RayCluster = "",
 ) -> None:
     """Find a recipe's duplicates: by source, by cluster, and why one document goes."""
     from longhaul.config.load import load_recipe

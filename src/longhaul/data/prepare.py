@@ -41,7 +41,8 @@ from longhaul.data.tokenizer_files import PICKLE_ADVICE, TokenizerFiles, find_to
 from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTokenizer, Tokenizer
 
 _DEFAULT_VOCAB = 8192
-_STAGES = "corpus"
+STAGES = "corpus"
+"""Folder of what large text is made from, beside the prepared ones."""
 LEFT_OUT = "left-out.json"
 """In a prepared folder: documents that cleaning, filters and contamination left out or changed."""
 _NOT_PREPARED: dict[str, Any] = {"temperature": True, "sources": {"__all__": {"max_epochs"}}}
@@ -82,7 +83,7 @@ def prepare(
             return found
         home.mkdir(parents=True, exist_ok=True)
         remove_abandoned(home)
-        tokens = home / _STAGES / folder.name
+        tokens = home / STAGES / folder.name
         with unfinished(home, folder.name) as temporary:
             _fill(temporary, _Work(recipe, corpora, given, tokens, resources, say))
             commit(temporary, folder)

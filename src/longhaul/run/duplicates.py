@@ -14,9 +14,9 @@ from longhaul.data.corpus.dedup.findings import Findings
 from longhaul.data.corpus.engine import Resources
 from longhaul.data.corpus.refine import Refinery
 from longhaul.data.corpus.survivors import part_id
+from longhaul.data.prepare import STAGES
 from longhaul.data.sources import locate
 
-_STAGES = "corpus"
 _MOST_SIZES = 8
 
 
@@ -44,7 +44,7 @@ def find_duplicates(recipe: Recipe, home: Path, resources: Resources, say: Say) 
             corpora.append(corpus)
     if not corpora:
         raise UsageError("data.sources: all of them are tokens", "give a recipe with text")
-    stages = home / _STAGES
+    stages = home / STAGES
     stages.mkdir(parents=True, exist_ok=True)
     parts = tuple(
         Refinery(corpora, data, None, recipe.seed, stages / "x", resources, say).deduplicated()
