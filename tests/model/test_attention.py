@@ -351,10 +351,10 @@ def test_rotation_leaves_the_length_of_a_vector_as_it_was():
     torch.testing.assert_close(rotate(x, rotation).norm(dim=-1), x.norm(dim=-1))
 
 
-@pytest.mark.parametrize(("length", "in_float32"), [(64, True), (256, True), (257, False)])
+@pytest.mark.parametrize(("length", "short"), [(64, True), (256, True), (257, False)])
 @pytest.mark.parametrize("masked", [False, True])
-def test_only_short_sequences_attend_in_float32_under_autocast_on_a_cpu(
-    monkeypatch, length, in_float32, masked
+def test_short_sequences_attend_in_float32_under_autocast_on_a_cpu_or_written_out_where_unmasked(
+    monkeypatch, length, short, masked
 ):
     settings = shape(**PLAIN, context=300, **({"window": 5} if masked else {}))
     attention, seen = make(settings), []
@@ -368,9 +368,55 @@ def test_only_short_sequences_attend_in_float32_under_autocast_on_a_cpu(
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     with torch.autocast("cpu", torch.bfloat16):
         out = attention(random(1, length, 32), carry_of(settings, some_tokens(length, batch=1)))
-    wanted = torch.float32 if in_float32 else torch.bfloat16
-    assert seen == [(wanted, wanted)]
+    wanted = torch.float32 if short else torch.bfloat16
+    assert seen == ([] if short and not masked else [(wanted, wanted)])
     assert out.dtype == torch.bfloat16
+
+
+SHORT = {
+    "plain": PLAIN,
+    "rotary with QK-norm": {},
+    "its own scale, split": PLAIN | {"score_scale": 0.5, "split_score_scale": True},
+    "values mixed, heads scaled": {"value_residual": True, "attention_head_scale": True},
+    "a window as wide as the text": {"window": 70},
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("length", [1, 2, 70])
+def test_short_attention_written_out_in_bf16_has_the_sums_and_gradients_of_float32(
+    monkeypatch, name, length
+):
+    settings, tokens = shape(**SHORT[name]), some_tokens(length)
+    written_out, apply = [], attention_module._ShortAttention.apply
+    monkeypatch.setattr(
+        attention_module._ShortAttention, "apply", lambda *g: written_out.append(1) or apply(*g)
+    )
+
+    def passes() -> list[torch.Tensor]:
+        attention, x = make(settings), random(2, length, 32).requires_grad_()
+        out = attention(x, carry_of(settings, tokens)).float()
+        out.backward(random(2, length, 32, seed=5))
+        return [out.detach(), x.grad, attention.qkv.weight.grad, attention.out.weight.grad]
+
+    exact = passes()
+    assert not written_out
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = passes()
+    assert written_out
+    for near, wanted in zip(rounded, exact, strict=True):
+        assert (near - wanted).norm() < 0.02 * wanted.norm()
+
+
+def test_short_attention_written_out_sees_nothing_that_comes_after():
+    settings, tokens = shape(**PLAIN), some_tokens(70)
+    attention, x = make(settings), random(2, 70, 32)
+    changed = x.clone()
+    changed[:, 40:] += 1.0
+    with torch.autocast("cpu", torch.bfloat16):
+        before, after = (attention(y, carry_of(settings, tokens)) for y in (x, changed))
+    assert torch.equal(before[:, :40], after[:, :40])
+    assert not torch.equal(before[:, 40], after[:, 40])
 
 
 def test_bf16_autocast_stays_near_float32_with_every_switch_on():

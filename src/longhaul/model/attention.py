@@ -4,11 +4,14 @@ Shape suffixes: B batch, T time, S time of all keys (T and what a cache holds), 
 J heads of keys and values, K head width, R positions whose scores are measured, N = B·J.
 """
 
+import math
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from longhaul.config.model import ModelSection
@@ -21,7 +24,8 @@ from longhaul.model.weights import Linear, Scalars
 
 _QK_NORM_EPS = 1e-6  # Only keeps a zero vector finite; queries and keys are far larger.
 # Up to this many tokens torch's attention on a CPU takes longer in bfloat16 than in float32,
-# forward and backward together: five times as long at 64 (LOG.md, 2026-11-21).
+# forward and backward together: five times as long at 64 (LOG.md, 2026-11-21). Written out it takes
+# a third of float32's time, if nothing is asked of it but to be causal (2026-11-25).
 _SHORT_ON_CPU = 256
 # Both as in modded-nanogpt: the layer's own share, then that of what is mixed in.
 _VALUE_SHARES = (0.5, 0.5)
@@ -77,7 +81,11 @@ class Attention(nn.Module):
         as it may see; layers that have one are given values from a token table [B, T, J·K].
         """
         mixed_BTD = self.qkv(x_BTD)
-        if mixed_BTD.is_cpu and mixed_BTD.dtype != torch.float32 and x_BTD.size(1) <= _SHORT_ON_CPU:
+        is_short = x_BTD.size(1) <= _SHORT_ON_CPU and mixed_BTD.is_cpu
+        if is_short and mixed_BTD.dtype == torch.bfloat16 and self._is_plain(carry):
+            with torch.autocast("cpu", enabled=False):
+                gathered_BTD = self._attended(mixed_BTD, carry, extra_value_BTD, written_out=True)
+        elif is_short and mixed_BTD.dtype != torch.float32:
             # One pass here: later the parts are strided, and three times as slow to convert.
             with torch.autocast("cpu", enabled=False):
                 gathered_BTD = self._attended(mixed_BTD.float(), carry, extra_value_BTD)
@@ -87,7 +95,20 @@ class Attention(nn.Module):
         out_BTD: Tensor = self.out(gathered_BTD)
         return out_BTD
 
-    def _attended(self, mixed_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None) -> Tensor:
+    def _is_plain(self, carry: Carry) -> bool:
+        """Nothing is asked of attention but to be causal, and each head has keys of its own."""
+        drops, alone = self.dropout and self.training, self.heads == self.key_heads
+        if drops or not alone or self.score_softcap:
+            return False
+        return carry.cache is None and carry.sight[self.layer].is_causal
+
+    def _attended(
+        self,
+        mixed_BTD: Tensor,
+        carry: Carry,
+        extra_value_BTD: Tensor | None,
+        written_out: bool = False,
+    ) -> Tensor:
         batch, length, _ = mixed_BTD.shape
         width, key_width = self.heads * self.head_width, self.key_heads * self.head_width
         # Queries and keys stay one tensor of H + J heads as long as they are treated alike.
@@ -96,6 +117,8 @@ class Attention(nn.Module):
             for part_BTD in mixed_BTD.split((width + key_width, key_width), dim=-1)
         )
         value_BTJK = self._mixed(value_BTJK, carry, extra_value_BTD)
+        if written_out:
+            both_BTHK = both_BTHK.float()  # norms and angles
         if self.qk_norm:
             both_BTHK = unit_rms(both_BTHK, _QK_NORM_EPS)  # of each head (arXiv 2302.05442)
         if self.query_scale is not None and self.key_scale is not None:
@@ -113,7 +136,13 @@ class Attention(nn.Module):
         view = carry.sight[self.layer]
         if carry.tap is not None and carry.tap.is_open:
             self._measure(carry.tap, query_BHTK, key_BJTK, view)
-        gathered_BHTK = self._gather(query_BHTK, key_BJTK, value_BJTK, view)
+        if written_out:
+            scale = self.scale if self.root_scale is None else 1.0
+            gathered_BHTK: Tensor = _ShortAttention.apply(  # type: ignore[no-untyped-call]
+                both_BTHK, value_BTJK.to(mixed_BTD.dtype), scale
+            )
+        else:
+            gathered_BHTK = self._gather(query_BHTK, key_BJTK, value_BJTK, view)
         if self.head_scale is not None:
             scale_H11 = self.head_scale.weight[:, None, None]
             gathered_BHTK = gathered_BHTK * scale_H11.to(gathered_BHTK.dtype)
@@ -204,6 +233,50 @@ class Attention(nn.Module):
         if self.dropout:
             share_BHTS = functional.dropout(share_BHTS, self.dropout, self.training)
         return share_BHTS.to(value_BHSK.dtype) @ value_BHSK
+
+
+class _ShortAttention(torch.autograd.Function):
+    """Causal attention of few tokens by whole products, N = B·H of them at once.
+
+    Queries and keys come as one tensor of 2·H heads, of any dtype, and go as one gradient, so that
+    layout and dtype change in the same pass; scores are of the values' dtype.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, both_BTHK: Tensor, value_BTHK: Tensor, scale: float) -> Tensor:
+        batch, length, heads, width = value_BTHK.shape
+        both_2BHTK = value_BTHK.new_empty(2, batch, heads, length, width)
+        both_2BHTK.copy_(both_BTHK.view(batch, length, 2, heads, width).permute(2, 0, 3, 1, 4))
+        query_NTK, key_NTK = both_2BHTK.flatten(1, 2)
+        value_NTK = value_BTHK.transpose(1, 2).reshape(query_NTK.shape)
+        unseen_1TT = value_BTHK.new_full((1, length, length), -math.inf).triu_(1)
+        scores_NTT = torch.baddbmm(unseen_1TT, query_NTK, key_NTK.mT, alpha=scale)
+        share_NTT = torch.softmax(scores_NTT, dim=-1)
+        ctx.save_for_backward(query_NTK, key_NTK, value_NTK, share_NTT)
+        ctx.scale, ctx.came_as = scale, both_BTHK.dtype
+        return torch.bmm(share_NTT, value_NTK).view(batch, heads, length, width)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_BHTK: Tensor) -> tuple[Tensor, Tensor, None]:
+        query_NTK, key_NTK, value_NTK, share_NTT = ctx.saved_tensors
+        batch, heads, length, width = gradient_BHTK.shape
+        gradient_NTK = gradient_BHTK.reshape(query_NTK.shape)
+        towards_NTT = torch.ops.aten._softmax_backward_data(
+            torch.bmm(gradient_NTK, value_NTK.mT), share_NTT, -1, share_NTT.dtype
+        )
+        both_2NTK = query_NTK.new_empty(2, *query_NTK.shape)
+        nothing = query_NTK.new_zeros(())
+        for to_NTK, scores_NTT, other_NTK in (
+            (both_2NTK[0], towards_NTT, key_NTK),
+            (both_2NTK[1], towards_NTT.mT, query_NTK),
+        ):
+            torch.baddbmm(nothing, scores_NTT, other_NTK, beta=0, alpha=ctx.scale, out=to_NTK)
+        both_BT2HK = both_2NTK.new_empty(batch, length, 2, heads, width, dtype=ctx.came_as)
+        both_BT2HK.copy_(both_2NTK.view(2, batch, heads, length, width).permute(1, 3, 0, 2, 4))
+        value_NTK = torch.bmm(share_NTT.mT, gradient_NTK)
+        value_BTHK = value_NTK.view(gradient_BHTK.shape).transpose(1, 2)
+        return both_BT2HK.flatten(2, 3), value_BTHK, None
 
 
 @cache

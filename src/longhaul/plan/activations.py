@@ -14,7 +14,8 @@ from longhaul.core.units import Bytes
 
 FLOAT32: Bytes = 4
 _SHORT_ON_CPU = 256
-"""Tokens up to which attention on a CPU computes in float32 (`model/attention.py`)."""
+"""Tokens up to which attention on a CPU computes in float32, or is written out in bfloat16 where it
+is only causal (`model/attention.py`)."""
 WIDENED: Bytes = 4 << 19
 """Of logits in half precision, what a CPU's thread widens at once, with its gradients."""
 _UNFUSED = 3
@@ -31,6 +32,8 @@ class Formats:
     """What matrix products take and give."""
     stream: Bytes
     """Of the residual stream and the norms."""
+    bf16: bool
+    """The products' format is bfloat16."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Formats":
@@ -38,7 +41,8 @@ class Formats:
         half = recipe.precision.half_weights is not None
         product = FLOAT32 if recipe.precision.compute in ("auto", "float32") else 2
         stream = 2 if half and not recipe.precision.islands else FLOAT32
-        return cls(2 if half else FLOAT32, product, stream)
+        bf16 = product != FLOAT32 and recipe.precision.half_weights != "fp16"
+        return cls(2 if half else FLOAT32, product, stream, bf16)
 
 
 def of_layer(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> dict[str, Bytes]:
@@ -100,10 +104,20 @@ def of_chunked_loss(recipe: Recipe, tokens: int, padded_vocab: int, on_cpu: bool
     return rows * padded_vocab * logit + padded_vocab * width * to_head + tokens * width * product
 
 
-def computed_in(formats: Formats, length: int, on_cpu: bool) -> Bytes:
+def _computed_in(formats: Formats, length: int, on_cpu: bool, written_out: bool) -> Bytes:
     """Bytes of an element of queries, keys and values."""
     short = on_cpu and length <= _SHORT_ON_CPU
-    return FLOAT32 if short else formats.product
+    return FLOAT32 if short and not written_out else formats.product
+
+
+def _written_out(
+    model: ModelSection, formats: Formats, length: int, on_cpu: bool, trains: bool
+) -> bool:
+    """Whether attention is whole products of short sequences."""
+    masked = model.document_mask or (model.window is not None and model.window < length)
+    asked = masked or (trains and model.dropped_attention) or model.score_softcap
+    plain = not asked and model.heads == model.key_heads
+    return on_cpu and length <= _SHORT_ON_CPU and formats.bf16 and plain
 
 
 def _into_product(model: ModelSection, formats: Formats) -> Bytes:
@@ -121,15 +135,19 @@ def _attention(
     keys = model.key_heads * model.key_width
     width = model.heads_width
     mixed = width + 2 * keys
-    computed = computed_in(formats, length, on_cpu)
+    written_out = _written_out(model, formats, length, on_cpu, trains=True)
+    computed = _computed_in(formats, length, on_cpu, written_out)
     # Computed in float32, the result is narrowed again.
     widened = formats.product * width if computed != formats.product else 0
     statistics = FLOAT32 * model.heads
     products = computed * (mixed + width) + statistics + widened
+    if written_out:  # the shares of all keys, which no kernel keeps to itself
+        products += computed * model.heads * length - statistics
     kept = products
     if model.qk_norm:
         kept += FLOAT32 * (width + keys) * (1 + model.qk_norm_scale)
-    if model.positions == "rotary" or model.split_score_scale:
+    # Written out, queries and keys are copies by then.
+    if (model.positions == "rotary" or model.split_score_scale) and not written_out:
         kept += computed * (width + keys)
     if on_cpu and model.dropped_attention:
         # No kernel of the CPU's drops attention weights, so they are written out: the shares, which
@@ -171,7 +189,9 @@ def in_layers(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> Bytes:
     shared += stream * (model.layers // 2) if model.unet_skips else 0
     shared += formats.weight * keys * model.value_embeddings
     if model.value_residual:  # a view holds all of the first layer's queries, keys and values
-        shared += computed_in(formats, length, on_cpu) * (model.heads_width + 2 * keys)
+        written_out = _written_out(model, formats, length, on_cpu, trains=False)
+        computed = _computed_in(formats, length, on_cpu, written_out)
+        shared += computed * (model.heads_width + 2 * keys)
     return tokens * (
         shared
         + max(_attention_evaluated(model, formats, length, on_cpu), _mlp_evaluated(model, formats))
@@ -198,8 +218,15 @@ def of_a_chunk(recipe: Recipe, tokens: int, rows: int, padded_vocab: int, on_cpu
 def _attention_evaluated(model: ModelSection, formats: Formats, length: int, on_cpu: bool) -> Bytes:
     """Bytes a token while a layer attends, beside the stream."""
     width, keys = model.heads_width, model.key_heads * model.key_width
-    computed = computed_in(formats, length, on_cpu)
+    written_out = _written_out(model, formats, length, on_cpu, trains=False)
+    computed = _computed_in(formats, length, on_cpu, written_out)
     mixed = formats.product * (width + 2 * keys)
+    if written_out:
+        wide = FLOAT32 * (width + keys)
+        own = wide * (1 + model.qk_norm)
+        turned = own + (_ROTATED - 1) * wide if model.positions == "rotary" else 0
+        copied = wide + computed * (2 * width + 2 * keys + 2 * model.heads * length)
+        return formats.stream * model.width + mixed + max(turned, copied)
     if computed != formats.product:
         mixed += computed * (width + 2 * keys)
     both = (FLOAT32 if model.qk_norm else computed) * (width + keys)
