@@ -80,6 +80,35 @@ def test_a_copy_beside_training_is_waited_for_only_where_the_state_is_to_change(
     assert fresh.tensors["model.w"].eq(1.5).all()
 
 
+def test_a_state_at_rest_is_written_without_a_copy_and_may_change_once_it_is_written(
+    tmp_path: Path,
+) -> None:
+    at_commit, may_commit = threading.Event(), threading.Event()
+
+    def still_owner() -> bool:
+        at_commit.set()
+        return may_commit.wait(DEADLINE_S)
+
+    writer = Saver(tmp_path, attempt=2, still_owner=still_owner, clock=FakeClock(), settled=True)
+    live = state(1.5)
+    writer.save(7, live, at_rest=True)
+    assert at_commit.wait(DEADLINE_S)
+    assert writer.copying
+    assert writer.held_bytes == 0
+    may_commit.set()
+    writer.settle()
+    live.tensors["model.w"].fill_(9.0)
+    writer.save(8, live)
+    writer.settle()
+    live.tensors["model.w"].fill_(4.0)
+    writer.wait()
+    for step, value in ((7, 1.5), (8, 9.0)):
+        fresh = state(0.0)
+        load(tmp_path / f"step-{step}", fresh)
+        assert fresh.tensors["model.w"].eq(value).all()
+    assert live.tensors["model.w"].eq(4.0).all()
+
+
 def test_a_copy_that_fails_is_told_to_whoever_changes_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,6 +192,7 @@ class Staging:
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
+        self._in_place: dict[str, Tensor] = {}
         self._on_host: list[tuple[Tensor, Tensor]] = []
         self._copied: Mark | None = None
         self._copiers: ThreadPoolExecutor | None = None
@@ -201,11 +202,15 @@ class Staging:
         """What the buffers take."""
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
-    def begin(self, tensors: Mapping[str, Tensor]) -> None:
+    def begin(self, tensors: Mapping[str, Tensor], in_place: bool = False) -> None:
         """Make room for `tensors` and queue the copies of a GPU. What lies on the host must not
-        change until `copy` is through, which another thread may do.
+        change until `copy` is through, which another thread may do; `in_place` it is not copied at
+        all, and must not change as long as it is read.
         """
         local = {name: local_of(tensor) for name, tensor in tensors.items()}
+        stays = {name for name, t in local.items() if in_place and t.is_cpu and t.is_contiguous()}
+        self._in_place = {name: local[name] for name in stays}
+        local = {name: tensor for name, tensor in local.items() if name not in stays}
         self._buffers = {name: self._buffer(name, tensor) for name, tensor in local.items()}
         queue, self._on_host = None, []
         for name, tensor in local.items():
@@ -247,11 +252,11 @@ class Staging:
         """The buffers, once all copies have arrived; called on the thread that reads them."""
         if self._copied is not None:
             self._copied.synchronize()
-        return self._buffers
+        return self._buffers | self._in_place
 
     def release(self) -> None:
         """Give the memory back."""
-        self._buffers = {}
+        self._buffers, self._in_place = {}, {}
         if self._copiers is not None:
             self._copiers.shutdown()
             self._copiers = None

@@ -72,6 +72,7 @@ class Saver:
         self._copied = threading.Event()
         self._copied.set()
         self._not_copied: BaseException | None = None
+        self._in_place = False
         self._stall_s: Seconds = 0.0
         self._pieces: Mapping[str, Pieces] = {}
         self._changes: deque[CheckpointChange] = deque()
@@ -84,15 +85,22 @@ class Saver:
         return self._staging.held_bytes
 
     def save(
-        self, step: int, state: TrainingState, alive: Callable[[], object] = lambda: None
+        self,
+        step: int,
+        state: TrainingState,
+        alive: Callable[[], object] = lambda: None,
+        at_rest: bool = False,
     ) -> Seconds:
         """Copy `state` and start to write it; seconds waited for the save before this one. Training
-        may go on, and change its tensors after `settle`. Errors as `render_facts`.
+        may go on, and change its tensors after `settle`. Errors as `render_facts`. `at_rest`: no
+        step is to come, so what lies on the host is written from where it is, without a copy, and
+        `settle` waits for the writing.
         """
         began = self.clock.monotonic()
         facts = render_facts(step, self.attempt, state.facts)
         waited = self.wait(alive)
-        self._staging.begin(state.tensors)
+        self._in_place = at_rest and self.settled
+        self._staging.begin(state.tensors, in_place=self._in_place)
         self._pieces = state.pieces
         self._copied.clear()
         # A daemon, because a process told to stop at once must not wait for a disk; what it was
@@ -132,7 +140,8 @@ class Saver:
         """
         began = self.clock.monotonic()
         if self._thread is not None:
-            self.settle()
+            if not self._in_place:
+                self.settle()
             seen = self._meter.total
             while self._thread.is_alive():
                 self._thread.join(_LOOK_EVERY_S)
@@ -140,6 +149,7 @@ class Saver:
                     seen = self._meter.total
                     alive()
             self._thread = None
+            self.settle()
         return self.clock.monotonic() - began
 
     def close(self, alive: Callable[[], object] = lambda: None) -> None:
@@ -152,11 +162,13 @@ class Saver:
             self._staging.copy()
         except BaseException as error:  # noqa: BLE001 (raised where the state is to change)
             self._not_copied = error
+            self._copied.set()
             return
-        finally:
+        if not self._in_place:
             self._copied.set()
         with self._meter.counting():
             self._write(step, facts, began)
+        self._copied.set()
 
     def _write(self, step: int, facts: bytes, began: Seconds) -> None:
         sha256, size_bytes = "", 0

@@ -235,8 +235,9 @@ class Trainer:
         yield self._event(EventKind.SAVE_STARTED)
         parts = self._parts
         with parts.time_buckets.track("checkpoint_stall"):
-            owners = training_state(parts.step, parts.progress)
-            parts.saver.save(self.position.step, capture(owners), parts.time_buckets.alive)
+            state = capture(training_state(parts.step, parts.progress))
+            at_rest = self.finished or self._stopping
+            parts.saver.save(self.position.step, state, parts.time_buckets.alive, at_rest)
         yield from self.saved()
 
     def saved(self, wait: bool = False) -> Iterator[Event]:
