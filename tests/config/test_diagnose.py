@@ -3,6 +3,7 @@
 from pydantic import BaseModel
 
 from longhaul.config.diagnose import DiagnoseSection
+from longhaul.config.switches import meanings
 
 
 def tables(model: type[BaseModel]):
@@ -20,6 +21,6 @@ def test_one_limit_may_be_given_alone():
 
 
 def test_every_limit_is_told_and_may_change_on_a_live_run():
-    for _, name, field in tables(DiagnoseSection):
-        assert field.description, name
+    for table, name, field in tables(DiagnoseSection):
+        assert meanings(table)[name], name
         assert field.json_schema_extra == {"change": "live"}, name

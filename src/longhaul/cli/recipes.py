@@ -41,9 +41,9 @@ def show(recipe: RecipeName, overrides: Overrides = None, data: DataPath = None)
 @app.command()
 def schema() -> None:
     """JSON schema of a recipe, for editors."""
-    from longhaul.config.recipe import Recipe
+    from longhaul.config.switches import json_schema
 
-    print(json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False))
+    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
 @app.command()

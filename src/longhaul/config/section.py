@@ -12,11 +12,13 @@ order of data would no longer be those of this run."""
 
 
 class Section(BaseModel):
-    """A frozen table of settings: unknown keys fail, types are not coerced."""
+    """A frozen table of settings: unknown keys fail, types are not coerced.
+
+    The text below a setting says what it means (`switches.meanings`).
+    """
 
     model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True,
-        allow_inf_nan=False,
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False,
         serialize_by_alias=True,  # for settings called by a word of Python's own, as `init.from`
     )  # fmt: skip
 
