@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from longhaul.core.heap import importing
 from longhaul.core.signals import leave_in_order_on_interrupt, leave_on_interrupt, leave_on_notices
 
 if TYPE_CHECKING:
@@ -23,11 +24,12 @@ def main() -> None:
     leave_on_interrupt()
     if sys.argv[1:2] and sys.argv[1] in _TRAINING:
         leave_on_notices()
-    import typer
+    with importing():
+        import typer
 
-    from longhaul.cli.common import leaving_in_order
+        from longhaul.cli.common import leaving_in_order
 
-    app = application()
+        app = application()
     leave_in_order_on_interrupt()
     with leaving_in_order():
         raise typer.Exit(app(standalone_mode=False) or 0)

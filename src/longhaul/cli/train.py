@@ -22,6 +22,7 @@ from longhaul.cli.common import (
     Trust,
     options_of,
 )
+from longhaul.core.heap import importing
 from longhaul.core.output import print_out
 from longhaul.logbook.folder import RunFolder
 
@@ -39,12 +40,13 @@ def open_standard_files() -> None:
 def worker(run: Annotated[Path, typer.Argument(metavar="RUN", help="the run's folder")]) -> None:
     """Train a run that has been set up, as one of its processes; its folder says all."""
     open_standard_files()
-    from longhaul.cli.progress import TerminalView
-    from longhaul.core.faults import Point, point
-    from longhaul.logbook.folder import open_run
-    from longhaul.parallel.layout import torchrun_of_srun
-    from longhaul.run.train.worker import enter
-    from longhaul.supervise.ranks.group import ATTEMPT
+    with importing():
+        from longhaul.cli.progress import TerminalView
+        from longhaul.core.faults import Point, point
+        from longhaul.logbook.folder import open_run
+        from longhaul.parallel.layout import torchrun_of_srun
+        from longhaul.run.train.worker import enter
+        from longhaul.supervise.ranks.group import ATTEMPT
 
     os.environ.update(torchrun_of_srun(os.environ))
     folder = open_run(run)
@@ -85,7 +87,8 @@ def train(
     starts trains itself, and is watched by them.
     """
     open_standard_files()
-    options = options_of(recipe, data, overrides, device, small)
+    with importing():
+        options = options_of(recipe, data, overrides, device, small)
     if max_hours is not None:
         options.append(f"train.max_hours={float(max_hours)}")
     if nproc is not None:
@@ -93,8 +96,9 @@ def train(
     from longhaul.core.signals import leaving_at_once
 
     with leaving_at_once():  # a notice that comes before anything was begun
-        from longhaul.parallel.layout import torchrun_of_srun
-        from longhaul.run.train.launch import Start, start, start_supervised
+        with importing():
+            from longhaul.parallel.layout import torchrun_of_srun
+            from longhaul.run.train.launch import Start, start, start_supervised
 
         os.environ.update(torchrun_of_srun(os.environ))
         typed = Start(recipe, tuple(options), data, new, runs_dir, prepared_dir, trust)

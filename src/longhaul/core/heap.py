@@ -43,7 +43,8 @@ def reserve(size: Bytes) -> None:
 @contextmanager
 def importing() -> Iterator[None]:
     """Imports in the body: torch makes half a million objects that stay, and searching them for
-    garbage again and again takes an eighth of its import. No later search looks at them either.
+    garbage again and again takes an eighth of its import. No later search looks at them either, so
+    that a fork goes on sharing their pages.
     """
     was_enabled = gc.isenabled()
     gc.disable()
