@@ -142,7 +142,7 @@ def _products(device: torch.device, recipe: Recipe) -> Measure:
     micro = recipe.batch.micro_sequences
     sequences = micro if isinstance(micro, int) else stage.sequences
     num_tokens = min(sequences * stage.sequence_length, _MOST_T)
-    width, inner = min(recipe.model.width, _MOST_D), min(4 * recipe.model.width, _MOST_F)
+    width, inner = min(recipe.model.width, _MOST_D), min(recipe.model.inner_width, _MOST_F)
     generator = torch.Generator(device).manual_seed(0)  # the run's own numbers stay as they are
 
     def filled(*shape: int) -> Tensor:
