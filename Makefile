@@ -79,8 +79,8 @@ train: setup
 
 # Three share a machine of two cores: a fifth of the time all that a test does is wait.
 WORKERS ?= 3
-# Compiled once, and not by each interpreter that the tests start.
-test test-slow: export PYTHONDONTWRITEBYTECODE :=
+# Compiled once, and not by each interpreter that the tests start, or that a benchmark times.
+test test-slow bench-nanogpt bench-cpu bench-quickstart: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
