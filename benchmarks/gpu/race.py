@@ -1,7 +1,8 @@
 """Time and tokens to a target loss: `speedrun-124m` against `gpt2-124m` on the same text.
 
 Both are cut to the same batch, context and evaluation, so that their losses can be compared, and
-every length that their schedules name is cut as the run is. The clock runs during steps: what
+every length that their schedules name, window stages included, is cut as the run is; all else is
+as the recipes are shipped. The clock runs during steps: what
 compiles, evaluates or saves stands still, as in modded-nanogpt's own records.
 """
 
@@ -51,12 +52,7 @@ def speedrun(setting: Setting) -> Outcome:
         if best and setting.left_s < 0.35 * LIMIT_S:
             break
         steps = max(2, round(share * _steps(setting)))
-        # Windows of one size: each stage would compile anew, and 8 minutes are no night.
-        window = setting.pick(512, 32)
-        best = _train(
-            setting, "speedrun-124m", steps, f"speedrun-{number}",
-            f"model.window={window}", "model.window_stages=[]",
-        )  # fmt: skip
+        best = _train(setting, "speedrun-124m", steps, f"speedrun-{number}")
         reached = first_at(best, target)
         if reached is not None:
             return Outcome(
@@ -105,16 +101,13 @@ def curve_of(records: Iterable["Record"]) -> Curve:
 
 
 def cut(recipe: "Recipe", steps: int) -> list[str]:
-    """Overrides that make a run of so many steps, its warm-ups in proportion."""
-    share = steps / (recipe.total_steps() or steps)
-    warmup = max(1, round(recipe.optim.schedule.warmup_steps * share))
-    cut = [f"train={{steps={steps}}}", f"evaluation.interval_steps={max(1, steps // 20)}"]
-    if recipe.optim.schedule.warmup_steps:
-        cut.append(f"optim.schedule.warmup_steps={warmup}")
-    if recipe.optim.name == "muon":
-        momentum = round(recipe.optim.muon.momentum_warmup_steps * share)
-        cut.append(f"optim.muon.momentum_warmup_steps={momentum}")
-    return cut
+    """Overrides that make a run of so many steps; warm-ups and stages move in proportion."""
+    from longhaul.config.load import as_toml
+    from longhaul.plan.ladder.variants import moved_in_time
+
+    moved = moved_in_time(recipe, steps / (recipe.total_steps() or steps))
+    own = {"train": {"steps": steps}, "evaluation.interval_steps": max(1, steps // 20)}
+    return [f"{path}={as_toml(value)}" for path, value in (own | moved).items()]
 
 
 def _steps(setting: Setting) -> int:
@@ -135,10 +128,10 @@ def shape(setting: Setting) -> Sequence[str]:
     )  # fmt: skip
 
 
-def _train(setting: Setting, recipe: str, steps: int, run: str, *more: str) -> Curve:
+def _train(setting: Setting, recipe: str, steps: int, run: str) -> Curve:
     from longhaul.logbook.reading import read_journal
 
-    settings = [*shape(setting), *more]
+    settings = [*shape(setting)]
     settings += cut(setting.recipe(recipe, *settings), steps)
     curve = curve_of(read_journal(setting.train(recipe, *settings, run=run)))
     if not curve:

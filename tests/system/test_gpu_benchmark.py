@@ -125,7 +125,6 @@ def test_both_racers_have_the_same_batches_and_schedules_cut_in_proportion(
     gpu_setting: Setting, recipe: str
 ) -> None:
     settings = [*race.shape(gpu_setting)]
-    settings += ["model.window=512", "model.window_stages=[]"] * recipe.startswith("speedrun")
     whole = gpu_setting.recipe(recipe, *settings)
     cut = gpu_setting.recipe(recipe, *settings, *race.cut(whole, 100))
     assert cut.total_steps() == 100
@@ -135,6 +134,10 @@ def test_both_racers_have_the_same_batches_and_schedules_cut_in_proportion(
     assert cut.optim.schedule.warmup_steps <= max(1, whole.optim.schedule.warmup_steps * share + 1)
     if recipe.startswith("speedrun"):
         assert cut.optim.muon.momentum_warmup_steps == round(300 * share)
+        begins = [round(stage.from_step * share) for stage in whole.model.window_stages]
+        assert begins == [0, 32, 63]
+        assert [stage.from_step for stage in cut.model.window_stages] == begins
+        assert cut.model.window == 1024
 
 
 def test_the_3b_shape_has_three_billion_parameters(gpu_setting: Setting) -> None:

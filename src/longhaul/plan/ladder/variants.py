@@ -154,13 +154,13 @@ def _trained_on(recipe: Recipe, size: LadderSize, tokens_per_parameter: float | 
         share = tokens_per_parameter * size.parameters / tokens
         in_steps = recipe.train.steps is not None
         path, own = ("train.steps", steps) if in_steps else ("train.tokens", tokens)
-        timed = {path: max(1, round(own * share))} | _moved(recipe, share)
+        timed = {path: max(1, round(own * share))} | moved_in_time(recipe, share)
     steps, tokens = _length(with_overrides(recipe, timed))
     return replace(size, steps=steps, tokens=tokens, settings=size.settings | timed)
 
 
-def _moved(recipe: Recipe, share: float) -> dict[str, Any]:
-    """What the recipe times in steps or draws, at `share` of its time."""
+def moved_in_time(recipe: Recipe, share: float) -> dict[str, Any]:
+    """What the recipe times in steps or draws, at `share` of its time, by dotted path."""
     schedule = recipe.optim.schedule
     single = {
         "optim.schedule.warmup_steps": schedule.warmup_steps,
