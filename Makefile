@@ -1,7 +1,7 @@
 # make train   sets everything up and trains recipe `quickstart`
 # make test    sets everything up and runs the tests
 .PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check docs format \
-  bench bench-gpu bench-gpu-tiny bench-cpu bench-nanogpt bench-quickstart bench-step bench-monitor \
+  bench bench-gpu bench-gpu-tiny bench-cpu bench-ablate bench-nanogpt bench-quickstart bench-step bench-monitor \
   bench-loader bench-prepare bench-dedup bench-cause \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-board board-pictures figures lab lab-ends lab-prevention \
   drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight clean
@@ -23,6 +23,7 @@ help:
 	@echo "make setup   only set up .venv"
 	@echo "make bench-gpu   what one NVIDIA GPU makes of it (PEER=, MODDED=, PARTS=; bench-gpu-tiny: on a CPU)"
 	@echo "make bench-cpu PEER=path/to/nanoGPT TEXT=path/to/input.txt   start-up, loader, monitors, the race, ablations"
+	@echo "make bench-ablate    what each idea of speedrun-124m buys, on a GPU, in parts (ABLATE=another recipe)"
 	@echo "make bench-loader    measure how fast batches are read"
 	@echo "make bench-prepare PEER=path/to/python   text to tokens against nanoGPT's way (a Python with datasets, tiktoken)"
 	@echo "make bench-dedup PEER=path/to/python   near-duplicates beside text-dedup, which that Python has"
@@ -135,6 +136,12 @@ bench-gpu-tiny: setup
 
 bench-cpu: setup
 	$(BIN)/python -m benchmarks.cpu $(if $(PEER),--peer "$(PEER)") \
+	  $(if $(wildcard $(TEXT)),--text "$(TEXT)")
+
+# One part of an ablation, in which no run is begun after 8 minutes; the same command goes on.
+ABLATE ?= speedrun-124m
+bench-ablate: setup
+	$(BIN)/python -m benchmarks.ablate --recipe $(ABLATE) --minutes 8 $(AGAIN) \
 	  $(if $(wildcard $(TEXT)),--text "$(TEXT)")
 
 bench-loader: setup

@@ -129,6 +129,24 @@ def markdown(bars: Sequence[Bar]) -> str:
     return "\n".join(lines)
 
 
+def block(path: Path, name: str) -> str:
+    """What a document has between `<!-- NAME -->` and `<!-- end of NAME -->`, which a command
+    writes. ValueError if it has no such lines.
+    """
+    _, begun, rest = path.read_text().partition(f"<!-- {name} -->\n")
+    inner, ended, _ = rest.partition(f"<!-- end of {name} -->")
+    if not (begun and ended):
+        raise ValueError(f"{path}: no lines <!-- {name} --> and <!-- end of {name} --> in it")
+    return inner
+
+
+def rewrite_block(path: Path, name: str, text: str) -> None:
+    """Put another text there; ValueError as for `block`."""
+    before = f"<!-- {name} -->\n{block(path, name)}"
+    path.write_text(path.read_text().replace(before, f"<!-- {name} -->\n{text.strip()}\n"))
+    print(f"written to {path.relative_to(ROOT)}")
+
+
 def page(
     title: str, command: str, sections: Mapping[str, tuple[str, Sequence[Bar]]], left: str
 ) -> str:

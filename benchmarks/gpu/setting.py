@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -65,6 +65,7 @@ class Setting:
     earlier: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Facts of other parts, by name."""
     began: float = field(default_factory=time.monotonic)
+    limit_s: float = LIMIT_S
 
     @cached_property
     def device(self) -> "torch.device":
@@ -82,7 +83,7 @@ class Setting:
     @property
     def left_s(self) -> float:
         """Seconds until the part's limit."""
-        return LIMIT_S - (time.monotonic() - self.began)
+        return self.limit_s - (time.monotonic() - self.began)
 
     def pick(self, whole: Any, tiny: Any) -> Any:
         """One value for a GPU, another for a twin."""
@@ -120,13 +121,20 @@ class Setting:
         """`longhaul train` in processes of its own, with `more` settings; its run's folder.
         NotMeasured if it does not end well.
         """
+        options = self.options(recipe, *more, text=text)
+        return self.train_as_told(recipe, options, self.room / run, **environment)
+
+    def train_as_told(
+        self, recipe: str, options: Sequence[str], runs: Path, data: Path | None = None,
+        **environment: str,
+    ) -> "RunFolder":  # fmt: skip
+        """The same with these settings and no others, in a folder `runs`, of another text."""
         from longhaul.config.load import load_recipe
         from longhaul.logbook.folder import RunFolder
 
-        options = self.options(recipe, *more, text=text)
-        runs = self.room / run
         command = [sys.executable, "-m", "longhaul", "train", recipe, "--runs-dir", str(runs)]
         command += ["--prepared-dir", str(self.prepared), *sets(options)]
+        command += [] if data is None else ["--data", str(data)]
         self.run(command, ROOT, **environment)
         return RunFolder(runs / load_recipe(recipe, options).recipe.name)
 
