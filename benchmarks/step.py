@@ -3,7 +3,8 @@
     python -m benchmarks.step RECIPE [--small] [--set batch.micro_sequences=8]
 
 Eager and compiled (where a compiler exists), in every precision that the device has, each case in
-a process of its own. The text is random tokens: data, journal and evaluation have no part in it.
+a process of its own. The text is random tokens in documents as long as a web page: data, journal
+and evaluation have no part in it.
 On a GPU this is the first thing to run; its steps are queued, as a trainer queues them, and
 timed by the device's own events. MFU is PaLM's (DESIGN rule 16) over the vendor's dense peak of the
 dtype; beside it, and alone where that is not known (any CPU), stands as a ceiling the best product
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from longhaul.train.step import TrainingStep
 
 VOCABULARY = 50_257
+DOCUMENT_TOKENS = 1_034
+"""Of a document of FineWeb-Edu's 10BT sample, the mean: its card has 9.67 million of them."""
 
 
 def main() -> None:
@@ -167,7 +170,8 @@ def vocabulary_of(recipe: "Recipe") -> int:
 def bare_step(
     recipe: "Recipe", compiled: bool, micro_batches: int = 1
 ) -> "tuple[TrainingStep, Batch]":
-    """A fresh model's step, and so many micro-batches of random tokens.
+    """A fresh model's step, and so many micro-batches of random tokens, the last of the vocabulary
+    the end of text.
 
     One is enough to compare steps; with more the update has no larger share than in training.
     """
@@ -199,7 +203,11 @@ def bare_step(
         sequences = recipe.micro_sequences(0)
     sequences *= micro_batches
     generator = torch.Generator().manual_seed(0)
-    window_BT = torch.randint(vocabulary, (sequences, length + 1), generator=generator)
+    window_BT = torch.randint(vocabulary - 1, (sequences, length + 1), generator=generator)
+    # Masks of documents cost what their lengths make of them, which chance alone would leave 50
+    # times as long.
+    ends_BT = torch.rand(window_BT.shape, generator=generator) < 1 / DOCUMENT_TOKENS
+    window_BT[ends_BT] = vocabulary - 1
     source_B = torch.zeros(sequences, dtype=torch.int64)
     tokens_BT, targets_BT = window_BT[:, :-1], window_BT[:, 1:]
     return step, Batch(tokens_BT, targets_BT, targets_BT.numel(), 0, sequences, source_B)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.gpu import peers, race, safety, state, steps
+from benchmarks.gpu import peers, race, safety, state, steps, switches
 from benchmarks.gpu.setting import Outcome, Setting
 
 
@@ -27,6 +27,9 @@ PARTS = {
     "mfu-speedrun": Part("MFU of speedrun-124m", _mfu("speedrun-124m", "speedrun-124m")),
     "mfu-1b": Part("MFU of llama-1b", _mfu("llama-1b", "1B")),
     "mfu-3b": Part("MFU of a Llama of 3B", _mfu("llama-1b", "3B", steps.LLAMA_3B)),
+    "float8": Part("Products in float8 at 1B", switches.float8),
+    "gauges": Part("A step that reads gauges", switches.gauges),
+    "head": Part("Output product and loss in chunks", switches.head),
     "nanogpt": Part("Tokens/s against nanoGPT", peers.nanogpt),
     "race-gpt2": Part("The baseline of the race to a loss: gpt2-124m", race.baseline),
     "race-speedrun": Part("speedrun-124m to gpt2-124m's loss", race.speedrun),

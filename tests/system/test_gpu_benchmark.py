@@ -6,12 +6,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from benchmarks.common import Bar, Ratio, at_least, figure, missing
 from benchmarks.gpu import peers, race, report, safety, steps
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.setting import NotMeasured, Setting
+from benchmarks.step import DOCUMENT_TOKENS, bare_step, vocabulary_of
 
+from longhaul.config.load import load_recipe
+from longhaul.config.size import shrunken
 from longhaul.core.records import Event, StepRecord
 
 ROOT = Path(__file__).parents[2]
@@ -142,14 +146,32 @@ def test_both_racers_have_the_same_batches_and_schedules_cut_in_proportion(
 
 def test_the_3b_shape_has_three_billion_parameters(gpu_setting: Setting) -> None:
     from longhaul.config.size import model_size
+    from longhaul.parallel.layout import Layout
+    from longhaul.plan.memory import estimate_memory
 
     recipe = gpu_setting.recipe("llama-1b", *steps.LLAMA_3B)
     assert 2.9e9 < model_size(recipe.model, 50_257).total < 3.3e9
+    # Of the 84 GB that a card of 80 GiB leaves, a seventh for what the estimate does not know.
+    assert estimate_memory(recipe, 50_257, Layout()).total < 72e9
+
+
+def test_a_bare_step_has_documents_as_long_as_the_recipes() -> None:
+    recipe = load_recipe("speedrun-124m", shrunken(load_recipe("speedrun-124m").recipe)).recipe
+    _, batch = bare_step(recipe, compiled=False, micro_batches=400)
+    ends = int((batch.tokens_BT == vocabulary_of(recipe) - 1).sum())
+    assert batch.tokens_BT.numel() / ends == pytest.approx(DOCUMENT_TOKENS, rel=0.3)
+
+
+def test_documents_too_short_for_a_peer_are_joined() -> None:
+    tokens = np.ones(1000, dtype=np.int64)
+    tokens[[10, 299, 310, 700, 900]] = 9
+    kept = peers.joined(tokens, 9)
+    # 299 ends the first document of 300; 310 and 900 are too near to the end before them.
+    assert list(np.flatnonzero(kept == 9)) == [298, 698]
+    assert len(kept) == 997
 
 
 def test_a_twin_is_small_whatever_the_shape(tmp_path: Path) -> None:
-    from longhaul.config.load import load_recipe
-
     setting = Setting(True, tmp_path, tmp_path)
     options = setting.options("llama-1b", shape=steps.LLAMA_3B)
     assert load_recipe("llama-1b", options).recipe.model.width == 64
@@ -182,7 +204,9 @@ def test_a_part_runs_in_a_process_and_is_not_run_again(tmp_path: Path) -> None:
 SCRIPT = """
 import numpy
 header = numpy.fromfile("data/fineweb10B/fineweb_val_000000.bin", dtype=numpy.int32, count=256)
-assert list(header[:3]) == [20240520, 1, 4096]
+assert list(header[:3]) == [20240520, 1, 4098]
+val_loss_every: int = 250
+assert val_loss_every == 50
 tokens = numpy.fromfile("data/fineweb10B/fineweb_train_000009.bin", dtype=numpy.uint16)[512:]
 assert 50256 in tokens and tokens.max() < 50257
 print("step:0/10 val_loss:10.8 train_time:0ms step_avg:nanms")
