@@ -94,8 +94,7 @@ def _theirs(setting: Setting, folder: Path, micro: int) -> float:
 _EVALUATED = re.compile(r"step:(\d+)/\d+ val_loss:([\d.]+) train_time:([\d.]+)ms")
 _HEADER, _MAGIC = 256, 20240520
 _TRAIN_TOKENS, _HELD_OUT_TOKENS = 100_000_000, 10_485_760
-"""Of one of its files, and of its evaluation; the text is repeated until there are so many. It
-reads on to another file, which is not there, unless two more tokens follow the held-out ones."""
+"""Of one of its files, and of its evaluation; the text is repeated until there are so many."""
 _SHORTEST = 300
 """Tokens of a document: its script has room for 64 documents in 16,384 tokens, and ends with an
 error where there are more."""
@@ -147,9 +146,11 @@ def against(ours: Curve, theirs: Curve) -> Bar:
 
 
 def why_not(printed: str) -> str:
-    """The last error that it names, or its last words."""
-    errors = re.findall(r"^\S*(?:Error|Exception)\b.*$", printed, flags=re.MULTILINE)
-    return errors[-1][:200] if errors else last_words(printed)
+    """The last error that it names, torchrun's own left out, or its last words."""
+    pattern = r"^(?:\[rank\d+\]: ?)?(\S*(?:Error|Exception)\b.*)$"
+    errors = re.findall(pattern, printed, flags=re.MULTILINE)
+    own = [error for error in errors if "ChildFailedError" not in error]
+    return own[-1][:200] if own else last_words(printed)
 
 
 def _lay_out(setting: Setting, folder: Path) -> int:
@@ -160,12 +161,13 @@ def _lay_out(setting: Setting, folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     source = dataset.sources[0]
     asked = {"train_000001": (source.train, _TRAIN_TOKENS)}
-    asked |= {"val_000000": (source.held_out, _HELD_OUT_TOKENS + 2)}
+    asked |= {"val_000000": (source.held_out, _HELD_OUT_TOKENS)}
     for name, (stream, wanted) in asked.items():
         tokens = stream.gather(np.zeros(1, dtype=np.int64), stream.num_tokens)[0]
         tokens = (tokens + _VOCABULARY - 1) % _VOCABULARY  # ours has end-of-text first, not last
         tokens = joined(tokens, _VOCABULARY - 1)
-        wanted = setting.pick(wanted, 4096)
+        # With one token less its evaluation looks for another file, which is not there.
+        wanted = setting.pick(wanted, 4096) + 2
         header = np.zeros(_HEADER, dtype=np.int32)
         header[:3] = _MAGIC, 1, wanted
         with (folder / f"fineweb_{name}.bin").open("wb") as file:

@@ -115,6 +115,8 @@ def test_why_a_script_did_not_start_is_its_error() -> None:
     printed = "loading\nTraceback …\nModuleNotFoundError: No module named 'x'\nbye\n"
     assert peers.why_not(printed) == "ModuleNotFoundError: No module named 'x'"
     assert peers.why_not("nothing\n") == "nothing"
+    launched = "[rank0]: OSError: no hub\ntorch.distributed.elastic.x.ChildFailedError: \n"
+    assert peers.why_not(launched) == "OSError: no hub"
 
 
 @pytest.fixture
