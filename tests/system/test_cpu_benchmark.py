@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from benchmarks import cpu, loader
+from benchmarks.common import block
 
 
 def body(name: str, value: float | None, note: str = "") -> dict[str, Any]:
@@ -32,6 +34,23 @@ def test_the_page_shows_rows_reasons_and_what_is_missing() -> None:
     missing = page.split("Not measured: ")[1]
     assert "`quickstart`" in missing
     assert "`loader`" not in missing
+
+
+def test_the_documents_figures_are_those_of_the_result_files() -> None:
+    told = block(cpu.DOCUMENT, "cpu")
+    assert told.strip() == cpu.document_table(cpu.stored()), "python -m benchmarks.cpu --page"
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(0.06, "0.0667 ×"), (0.08, "0.0667 ×, not met")])
+def test_a_row_is_held_against_the_bar_of_today(value: float, wanted: str) -> None:
+    row = next(row for row in cpu.ROWS if row.file == "race-bf16")
+    found = body("", 1.0)
+    found["bars"] = [{**found["bars"][0], "name": name, "value": value} for name in row.bars]
+    assert row.cells(found)[1:4] == [
+        f"{value:.3f} × (0.1 s against 0.1 s; {value:.3f} against {value:.3f})", wanted,
+        "EPYC, 2026-01-01",
+    ]  # fmt: skip
+    assert row.cells(None)[1] == "not measured"
 
 
 def test_reading_is_measured_beside_a_bare_copy(tmp_path: Path) -> None:
