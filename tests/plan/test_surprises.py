@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from longhaul.plan.roofline import Ceilings
-from longhaul.plan.surprises import Seen, Surprise, parts, surprises
+from longhaul.plan.surprises import Seen, Surprise, parts, surprises, undisturbed_s
 from longhaul.plan.timeline import STAGES, HostWait, Operation, Timeline
 
 DEVICE = Ceilings("invented", {"float": 1e12}, ((1_000, 1e-6), (1_000_000_000, 0.01)))
@@ -25,7 +25,8 @@ def step(*operations: Operation, on_device: bool = False, **stages: float) -> Ti
 
 def found(timeline: Timeline, seen: Seen | None = None) -> list[Surprise]:
     seen = seen or Seen()
-    return surprises(timeline, parts(timeline, DEVICE, seen), DEVICE, seen)
+    step_s = undisturbed_s(timeline, seen)
+    return surprises(timeline, parts(timeline, DEVICE, seen), step_s, DEVICE, seen)
 
 
 HEALTHY = [product("blocks.0.mlp", 10), product("blocks.1.mlp", 10), product("head", 11)]

@@ -41,6 +41,12 @@ def profiled(tmp_path: Path, prepared: Path) -> Profiled:
     return profile
 
 
+def _multiplied(table: Table, rows_BT: torch.Tensor) -> torch.Tensor:
+    """The planted embedding."""
+    one_hot = functional.one_hot(rows_BT, table.num_embeddings).to(table.weight.dtype)
+    return one_hot @ table.weight
+
+
 def surprise(taken: Taken, kind: str) -> Taken:
     (one,) = [one for one in taken["surprises"] if one["kind"] == kind]
     return dict(one)
@@ -79,11 +85,7 @@ def test_nothing_is_left_of_the_watch(profiled: Profiled) -> None:
 def test_an_embedding_that_multiplies_by_one_hot_rows_is_named(
     profiled: Profiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def multiplied(table: Table, rows_BT: torch.Tensor) -> torch.Tensor:
-        one_hot = functional.one_hot(rows_BT, table.num_embeddings).to(table.weight.dtype)
-        return one_hot @ table.weight
-
-    monkeypatch.setattr(Table, "forward", multiplied)
+    monkeypatch.setattr(Table, "forward", _multiplied)
     taken = profiled("--set", WIDE)
     # On a busy machine something else may seem dear as well.
     one = next(one for one in taken["surprises"] if one["subject"] == "tokens")
@@ -91,6 +93,24 @@ def test_an_embedding_that_multiplies_by_one_hot_rows_is_named(
     assert one in taken["surprises"][:3]
     assert one["sentence"].startswith("look-up table `tokens` takes ")
     assert "one-hot" in one["remedy"]
+
+
+@pytest.mark.slow
+def test_in_a_compiled_recipe_it_is_named_by_the_same_steps_uncompiled(
+    profiled: Profiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Table, "forward", _multiplied)
+    taken = profiled("--set", WIDE, "--set", "machine.compile=true")
+    assert taken["compiled"]
+    one = next(one for one in taken["surprises"] if one["subject"] == "tokens")
+    assert one["kind"] == "module"
+    assert "one-hot" in one["remedy"]
+    assert {"tokens", "blocks.*.mlp.up", "optimizer"} <= {part["name"] for part in taken["parts"]}
+    # Stages and operations are the compiled code's.
+    trace = gzip.decompress(Path(taken["trace"]).read_bytes())
+    assert b"longhaul/module/tokens" not in trace
+    assert b"CompiledFunction" in trace
+    assert "of as many steps uncompiled" in Path(taken["page"]).read_text(encoding="utf-8")
 
 
 def test_a_read_of_the_host_is_named_with_its_line(

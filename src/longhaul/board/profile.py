@@ -130,9 +130,10 @@ def _parts(made: Profile) -> Figure:
         "Each module with its gradients, layers taken together, against its time at the roofline "
         "times the pace of all others; a look-up table against the rows that it must move."
     )
+    if made.uncompiled is not None:
+        note += " Compiled code has no modules: these are of as many steps uncompiled."
     layout = {"barmode": "group", "showlegend": True, "xaxis": {"title": {"text": "ms a step"}},
               "legend": _LEGEND | {"traceorder": "reversed"}}  # fmt: skip
-    # Compiled, the model is one piece.
     return Figure("parts", "Parts of the model", note, traces if shown else [], layout,
                   110 + 34 * max(1, len(shown)), along_steps=False)  # fmt: skip
 

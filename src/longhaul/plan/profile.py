@@ -11,6 +11,7 @@ from longhaul.plan.surprises import Part, Seen, Surprise, parts, surprises, undi
 from longhaul.plan.timeline import Timeline
 
 TRACE, PAGE = "trace.json.gz", "profile.html"
+UNCOMPILED_TRACE = "trace-uncompiled.json.gz"
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Profile:
     ceilings: Ceilings
     seen: Seen
     folder: Path
+    uncompiled: tuple[Timeline, Seen] | None = None
+    """Of a compiled recipe as many steps uncompiled, as only there operations belong to modules."""
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -31,12 +34,18 @@ class Profile:
     @cached_property
     def parts(self) -> list[Part]:
         """Modules and the optimizer, with what their work would take."""
-        return parts(self.timeline, self.ceilings, self.seen)
+        timeline, seen = self._by_module
+        return parts(timeline, self.ceilings, seen)
 
     @cached_property
     def surprises(self) -> list[Surprise]:
         """The most expensive first."""
-        return surprises(self.timeline, self.parts, self.ceilings, self.seen)
+        step_s = undisturbed_s(*self._by_module)
+        return surprises(self.timeline, self.parts, step_s, self.ceilings, self.seen)
+
+    @property
+    def _by_module(self) -> tuple[Timeline, Seen]:
+        return self.uncompiled or (self.timeline, self.seen)
 
     @property
     def step_s(self) -> Seconds:
@@ -59,7 +68,7 @@ class Profile:
         return {
             "recipe": self.recipe, "device": self.ceilings.device, "steps": steps,
             "step_s": self.step_s, "unwatched_step_s": self.seen.plain_s,
-            "gauge_steps": self.seen.gauge_steps,
+            "gauge_steps": self.seen.gauge_steps, "compiled": self.seen.compiled,
             "stages": {name: s / steps for name, s in self.timeline.stages.items()},
             "operations": [asdict(row) | {"achieved": row.achieved} for row in self.rows],
             "parts": [asdict(part) for part in self.parts],

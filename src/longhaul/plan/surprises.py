@@ -110,11 +110,11 @@ def parts(timeline: Timeline, ceilings: Ceilings, seen: Seen) -> list[Part]:
 
 
 def surprises(
-    timeline: Timeline, made: list[Part], ceilings: Ceilings, seen: Seen
+    timeline: Timeline, made: list[Part], made_step_s: Seconds, ceilings: Ceilings, seen: Seen
 ) -> list[Surprise]:
-    """All of them, the most expensive first."""
+    """All of them, the most expensive first; `made_step_s` is a step of the parts."""
     found = [
-        *_of_parts(made, undisturbed_s(timeline, seen)),
+        *_of_parts(made, made_step_s),
         *_of_waits(timeline),
         *_of_stages(timeline),
         *_of_host(timeline, ceilings, seen),

@@ -10,16 +10,21 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from longhaul.config.load import as_toml, load_recipe
 from longhaul.config.train import UNWATCHED
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
 from longhaul.core.output import View
 from longhaul.parallel.layout import find_place
-from longhaul.plan.profile import TRACE, Profile
-from longhaul.plan.timeline import timeline
+from longhaul.plan.profile import TRACE, UNCOMPILED_TRACE, Profile
+from longhaul.plan.surprises import Seen
+from longhaul.plan.timeline import Timeline, timeline
 from longhaul.run.preflight.context import ALONE
 from longhaul.run.train.launch import Start, start
+
+if TYPE_CHECKING:
+    import torch
 
 WARMUP = 3
 """Steps before those that are watched: the first compiles and makes what is kept."""
@@ -72,12 +77,30 @@ def profile(typed: Start, steps: int, out: Path | None, say: Callable[[str], Non
         say("profile: one process, whatever the recipe's layout: no collectives are seen")
     # What its library tells the terminal is no news to anybody.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    found, seen, device = _watched(typed, steps, folder / TRACE, say)
+    every, uncompiled = [found], None
+    if seen.compiled:
+        say("profile: compiled code has no modules; the same steps uncompiled name them")
+        other, seen_too, _ = _watched(
+            typed, steps, folder / UNCOMPILED_TRACE, say, "machine.compile=false"
+        )
+        every, uncompiled = [found, other], (other, seen_too)
+    from longhaul.run.profile.ceilings import measure_ceilings
+
+    types = {kind for one in every for operation in one.operations for kind in operation.types}
+    return Profile(asked.name, found, measure_ceilings(device, types), seen, folder, uncompiled)
+
+
+def _watched(
+    typed: Start, steps: int, trace: Path, say: Callable[[str], None], *options: str
+) -> tuple[Timeline, Seen, "torch.device"]:
+    """Train until so many steps are watched."""
     from longhaul.run.profile.watch import ProfileTaken, Watch  # torch takes seconds to import
 
-    watch = Watch(WARMUP, steps, folder / TRACE)
+    watch = Watch(WARMUP, steps, trace)
     with tempfile.TemporaryDirectory(prefix="longhaul-profile-") as temporary:
-        options = (*typed.options, *_NOTHING_ELSE)
-        began = replace(typed, options=options, runs=Path(temporary))
+        every = (*typed.options, *_NOTHING_ELSE, *options)
+        began = replace(typed, options=every, runs=Path(temporary))
         try:
             with watch.watching():
                 code = start(began, _SayingView(say, temporary))
@@ -86,11 +109,6 @@ def profile(typed: Start, steps: int, out: Path | None, say: Callable[[str], Non
             raise LonghaulError("profile: training ended before all steps were watched")
         except ProfileTaken:
             pass
-    from longhaul.run.profile.ceilings import measure_ceilings
-
-    gc.collect()  # the model may be in nobody's hands but its own; large products need its memory
-
-    found = timeline(json.loads(gzip.decompress((folder / TRACE).read_bytes()))["traceEvents"])
-    types = {kind for operation in found.operations for kind in operation.types}
-    ceilings = measure_ceilings(watch.device, types)
-    return Profile(asked.name, found, ceilings, watch.seen, folder)
+    gc.collect()  # the model may be in nobody's hands but its own; what follows needs its memory
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    return timeline(events), watch.seen, watch.device
