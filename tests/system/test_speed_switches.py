@@ -26,11 +26,25 @@ SWITCHES = {
     "optimizer state on the host": ("optim.offload=true",),
     "two threads": ("machine.threads=2",),
     "gauges in every step": ("monitor.gauge_interval_steps=1",),
+    "compiled, and uncompiled where gauges are read": (
+        "machine.compile=true", "monitor.gauge_interval_steps=3",
+    ),
     "saves, snapshots, evaluations": (
         "checkpoint.interval_steps=20", "checkpoint.snapshot_interval_steps=5",
         "evaluation.interval_steps=20",
     ),
+    # 256 tokens of 8,192 logits are two chunks, 128 are none.
+    "a loss that never has all logits": ("batch.micro_sequences=8",),
+    "layers that stay gathered": ("parallel.reshard_after_forward=false",),
+    "layers that are gathered when they are needed": ("parallel.prefetch=0",),
 }  # fmt: skip
+SHARDED = ("machine.processes=2", "parallel.shard=2")
+IN_BOTH = {
+    "a loss that never has all logits": ("model.vocab_multiple=8192", "batch.stages=[]"),
+    "layers that stay gathered": SHARDED,
+    "layers that are gathered when they are needed": SHARDED,
+}
+"""Switch → what else the run has, with it and without."""
 
 
 def losses(room, *settings: str) -> list[float]:
@@ -47,8 +61,9 @@ def losses(room, *settings: str) -> list[float]:
 @pytest.mark.parametrize("optimizer", [(), MUON], ids=["adamw", "muon"])
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_a_switch_that_is_only_about_speed_leaves_training_unchanged(room, switch, optimizer):
-    without = losses(room, *optimizer)
-    with_it = losses(room, *optimizer, *SWITCHES[switch])
+    beside = (*optimizer, *IN_BOTH.get(switch, ()))
+    without = losses(room, *beside)
+    with_it = losses(room, *beside, *SWITCHES[switch])
     assert without[0] - without[-1] > 1, "nothing was learned, so nothing is compared"
     assert with_it == pytest.approx(without, rel=0, abs=1e-3)
 
