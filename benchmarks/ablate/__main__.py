@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.ablate.ideas import STUDIES, Settings, Study
-from benchmarks.ablate.training import Results, Trainings, base_of, fingerprint
+from benchmarks.ablate.training import NO_TIME, Results, Trainings, base_of, fingerprint
 from benchmarks.ablate.worth import SHARES, findings, rows, table
 from benchmarks.common import RESULTS, ROOT, Bar, print_table, rewrite_block
 from benchmarks.gpu.__main__ import gpu
@@ -34,6 +34,7 @@ DOLLARS_PER_HOUR = {"H200": 3.59, "H100": 2.69, "A100": 1.19}
 """One GPU on demand at RunPod: H100 SXM as spheron.network listed it in May 2026, H200 and A100 as
 deploybase.ai did in October 2025."""
 _OF_A_CPU = 0.1
+_SEEDS_OF_LENGTHS = 2
 _WEEK = 7 * 24 * 60.0
 DOCUMENT = ROOT / "docs" / "speedrun.md"
 
@@ -137,17 +138,18 @@ def measure(
     given: argparse.Namespace, study: Study, trainings: Trainings, results: Results
 ) -> list[str]:
     """Train what is missing, the whole recipe first; what is left, because time is over."""
-    seeds, steps = range(1, given.seeds + 1), int(results.fact("steps"))
+    seeds, steps = list(range(1, given.seeds + 1)), int(results.fact("steps"))
     shares = SHARES[-1:] if given.tiny else SHARES
-    wanted: list[tuple[str, Settings, int]] = [("the whole recipe", (), steps)]
+    wanted: list[tuple[str, Settings, list[int], int]] = [("the whole recipe", (), seeds, steps)]
     wanted += [
-        (f"the whole recipe at {share:g} of its length", (), max(1, round(steps * share)))
+        (f"the whole recipe at {share:g} of its length", (), seeds[:_SEEDS_OF_LENGTHS],
+         max(1, round(steps * share)))
         for share in shares
-    ]
-    wanted += [(idea, own, steps) for idea, own in chosen(given.only, study).items()]
+    ]  # fmt: skip
+    wanted += [(idea, own, seeds, steps) for idea, own in chosen(given.only, study).items()]
     left = []
-    for name, settings, length in wanted:
-        missing = [seed for seed in seeds if seed not in results.of(settings, length)]
+    for name, settings, those, length in wanted:
+        missing = [seed for seed in those if seed not in results.of(settings, length)]
         pairs = bool(settings) and not study.on_gpu and settings not in results.paces
         try:
             for run in trainings.runs(settings, missing, length):
@@ -156,7 +158,8 @@ def measure(
             if pairs:
                 results.paces[settings] = trainings.pace(settings)
         except NotMeasured as why:
-            print(f"  {name}: {why}", flush=True)
+            if str(why) != NO_TIME:
+                print(f"  {name}: {why}", flush=True)
             left.append(name)
     return left
 

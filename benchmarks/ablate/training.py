@@ -22,6 +22,7 @@ from longhaul.core.records import StepRecord
 from longhaul.logbook.reading import read_journal
 
 _PAIRS_OF_PACE, _STEPS_OF_PACE = 3, 20
+NO_TIME = "no time is left"
 _MARGIN = 1.3
 """A run is begun while so many times the longest one so far are left."""
 
@@ -128,7 +129,7 @@ class Trainings:
     def _run(self, settings: Settings, seed: int, steps: int) -> Run:
         """Train, and read the journal."""
         if self._setting.left_s < _MARGIN * self._longest_s:
-            raise NotMeasured("no time is left")
+            raise NotMeasured(NO_TIME)
         left_s, room = self._setting.left_s, self._setting.room / f"runs-{next(self._numbers)}"
         options = [*self._base, *settings, *length(self._base, self._study.recipe, settings, steps)]
         options += [*QUIET, f"seed={seed}"]

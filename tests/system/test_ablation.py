@@ -12,8 +12,9 @@ import pytest
 from benchmarks.ablate import worth
 from benchmarks.ablate.__main__ import DOCUMENT, price_of, stored_table
 from benchmarks.ablate.ideas import STUDIES
-from benchmarks.ablate.training import Results, Run, length
+from benchmarks.ablate.training import Results, Run, base_of, length
 from benchmarks.common import RESULTS, block, rewrite_block
+from benchmarks.gpu.setting import Setting
 
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import UsageError
@@ -25,9 +26,9 @@ _124M = STUDIES["speedrun-124m"]
 
 
 @pytest.mark.parametrize("recipe", STUDIES)
-def test_each_idea_is_another_recipe_of_as_many_tokens(recipe: str) -> None:
+def test_each_idea_is_another_recipe_of_as_many_tokens(recipe: str, tmp_path: Path) -> None:
     study = STUDIES[recipe]
-    base = [*study.shape]
+    base = base_of(study, Setting(False, tmp_path, tmp_path))
     steps = study.steps or load_recipe(recipe, base).recipe.total_steps()
     whole = load_recipe(recipe, [*base, *length(base, recipe, (), steps)]).recipe
     assert whole.total_steps() == steps
