@@ -156,7 +156,7 @@ def measure(
                 results.add(run)
                 print(f"  {name}, seed {run.seed}: {run.loss:.4f}, {run.seconds:.2f} s", flush=True)
             if pairs:
-                results.paces[settings] = trainings.pace(settings)
+                results.paces[settings] = trainings.pace(settings, steps)
         except NotMeasured as why:
             if str(why) != NO_TIME:
                 print(f"  {name}: {why}", flush=True)

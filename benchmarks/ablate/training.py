@@ -114,13 +114,16 @@ class Trainings:
         with ThreadPoolExecutor(self._jobs) as workers:
             yield from workers.map(lambda seed: self._run(settings, seed, steps), seeds)
 
-    def pace(self, settings: Settings) -> list[float]:
-        """Seconds of a step with these settings over those of the whole recipe, side by side."""
+    def pace(self, settings: Settings, most: int) -> list[float]:
+        """Seconds of a step with these settings over those of the whole recipe, side by side, in
+        runs of `most` steps at most.
+        """
         ratios = []
         for seed in range(1, _PAIRS_OF_PACE + 1):
             with ThreadPoolExecutor(2) as workers:
                 pair = [
-                    workers.submit(self._run, some, seed, _STEPS_OF_PACE) for some in (settings, ())
+                    workers.submit(self._run, some, seed, min(most, _STEPS_OF_PACE))
+                    for some in (settings, ())
                 ]
                 own, whole = (one.result().step_s for one in pair)
             ratios.append(own / whole)
@@ -148,7 +151,7 @@ class Trainings:
 def base_of(study: Study, setting: Setting) -> list[str]:
     """Settings of all runs."""
     if setting.tiny:
-        return setting.options(study.recipe)
+        return setting.options(study.recipe, "data.held_out.fraction=0.001")
     if study.on_gpu:
         return setting.options(study.recipe, *study.shape)
     return ["machine.threads=1"]

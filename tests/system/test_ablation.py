@@ -139,6 +139,20 @@ def test_the_documents_table_is_that_of_the_stored_runs(recipe: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_on_a_cpu_steps_are_compared_in_pairs(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.ablate", "--tiny", "--seeds", "2", "--steps", "4"]
+    command += ["--only", "QK", "--results", str(tmp_path), "--prepared", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    body = json.loads((tmp_path / "ablate-speedrun-shakespeare-tiny.json").read_text())
+    (pace,) = body["paces"]
+    assert pace["settings"] == ["model.qk_norm=false"]
+    assert len(pace["ratios"]) == 3
+    row = next(r for r in body["bars"] if r["name"] == "QK-norm: seconds of a step without it")
+    assert row["value"] == sorted(pace["ratios"])[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_it_runs_tiny_on_a_cpu_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.ablate", "--recipe", "speedrun-124m", "--tiny"]
     command += ["--seeds", "2", "--steps", "4", "--only", "value residual,token smear"]
