@@ -33,7 +33,7 @@ class Gauge:
     """What has a reading of its own."""
 
 
-Combine = Callable[[Tensor, Sequence[Gauge], int], tuple[Tensor, Tensor]]
+Combine = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
 
 class Tap:
@@ -45,12 +45,13 @@ class Tap:
         self._gauges = {gauge.name: gauge for gauge in gauges}
         of_layer = [gauge for gauge in gauges if gauge.per == "layer"]
         of_model = [gauge for gauge in gauges if gauge.per == "model"]
-        self._of_reading = (*of_layer * layers, *of_model)
+        self.of_reading = (*of_layer * layers, *of_model)
+        """The gauge of each reading in a drained tensor."""
         columns, end = len(of_layer), len(of_layer) * layers
         self._layers = {g.name: slice(place, end, columns) for place, g in enumerate(of_layer)}
         self._totals = {g.name: slice(place, place + 1) for place, g in enumerate(of_model, end)}
         self._places = self._layers | self._totals
-        self.size = len(self._of_reading)
+        self.size = len(self.of_reading)
         """Readings in a drained tensor."""
         self._folded = torch.empty(self.size, device=device)
         self._losses: list[Tensor] = []
@@ -92,13 +93,13 @@ class Tap:
 
     def drain(self, combine: Combine | None = None) -> Tensor:
         """The readings since the last call, on the device, layer by layer, then those of the model;
-        the tap starts afresh. `combine` takes what was folded of each reading, its gauge, and how
-        often the tap was opened, and gives them for several taps together.
+        the tap starts afresh. `combine` takes what was folded of each reading, and how often the
+        tap was opened, and gives them for several taps together.
         """
         readings = self._folded.clone()
         openings: float | Tensor = max(self._openings, 1)
         if combine is not None:
-            readings, openings = combine(readings, self._of_reading, self._openings)
+            readings, openings = combine(readings, self._openings)
         for name, places in self._places.items():
             reduction = self._gauges[name].reduction
             if reduction in ("mean", "rms"):

@@ -89,6 +89,12 @@ class ModelGauges:
     ) -> None:
         self._sharding = sharding
         self.tap = Tap(model.gauges, len(model.blocks), device)
+        reductions = [gauge.reduction for gauge in self.tap.of_reading]
+        # Made once: a copy from the host would wait for the device.
+        self._is_largest, self._is_smallest = (
+            torch.tensor([reduction == end for reduction in reductions], device=device)
+            for end in ("max", "min")
+        )
         self._weights = WeightGauges(groups, sharding)
         self._sources = tuple(sources)
         self._absent = torch.full((), ABSENT, device=device)
@@ -141,19 +147,15 @@ class ModelGauges:
         totals |= present(names, readings[self.tap.size : end])
         return Readings(gauges, totals, present(self._sources, readings[end:]))
 
-    def _combined(
-        self, folded: Tensor, gauges: Sequence[Gauge], openings: int
-    ) -> tuple[Tensor, Tensor]:
+    def _combined(self, folded: Tensor, openings: int) -> tuple[Tensor, Tensor]:
         """What the taps of all ranks have folded, and how often they were opened."""
         assert self._sharding is not None
-        largest = [number for number, gauge in enumerate(gauges) if gauge.reduction == "max"]
-        smallest = [number for number, gauge in enumerate(gauges) if gauge.reduction == "min"]
-        ends = self._sharding.largest(torch.cat((folded[largest], -folded[smallest])))
+        ends = self._sharding.largest(torch.where(self._is_smallest, -folded, folded))
         sums = self._sharding.sum(torch.cat((folded, folded.new_full((1,), openings))))
         # Each stage of a pipeline writes gauges of its own, and opens the tap as often.
         folded, total = sums[:-1], sums[-1] / self._sharding.stages
-        folded[largest], folded[smallest] = ends[: len(largest)], -ends[len(largest) :]
-        return folded, total
+        folded = torch.where(self._is_largest, ends, folded)
+        return torch.where(self._is_smallest, -ends, folded), total
 
     def _losses_by_source(self, losses_2B: Tensor, source_B: Tensor | None) -> Tensor:
         """Mean loss [N], `ABSENT` for sources that are not in the batch."""
