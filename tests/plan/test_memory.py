@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from longhaul.config import model as model_section
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
-from longhaul.config.size import known_vocabulary, shrunken
+from longhaul.config.size import known_vocabulary, model_size, shrunken
 from longhaul.model import gpt
 from longhaul.parallel.layout import Layout, layout_for
-from longhaul.plan import activations
+from longhaul.plan import activations, memory
 from longhaul.plan.memory import checkpoint_bytes, estimate_memory, way_to_cut
 from longhaul.run.preflight import memory as preflight
 from longhaul.run.preflight.memory import VOCABULARY, measured
@@ -219,3 +219,10 @@ def test_an_evaluation_that_takes_more_than_a_step_counts() -> None:
 def test_a_micro_batch_of_auto_counts_as_the_least_there_is() -> None:
     recipe = load_recipe("llama-1b", ('batch.micro_sequences="auto"',)).recipe
     assert estimate_memory(recipe, 50_257, ONE).micro_sequences == 1
+
+
+def test_muon_of_many_ranks_borrows_what_travels_too() -> None:
+    recipe = load_recipe("speedrun-124m").recipe
+    size = model_size(recipe.model, VOCABULARY)
+    for layout, tensors in ((ONE, 6), (Layout(shard=2), 10)):
+        assert memory._borrowed(recipe, size, layout, 0) == tensors * 4 * memory._STACK

@@ -15,7 +15,15 @@ from longhaul.config.optim import OptimSection
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.optimizer import Rule, hush, shrink_agreeing, shrink_by
-from longhaul.optim.sharding import Dealing, Sharding, cut_alike, own_part
+from longhaul.optim.sharding import (
+    Dealing,
+    Sharding,
+    Task,
+    Travel,
+    cut_alike,
+    overlap,
+    own_part,
+)
 from longhaul.optim.state import host_zeros, lent
 
 # Keller Jordan's quintic (kellerjordan.github.io/posts/muon): steepest at 0 rather than exact, so
@@ -157,24 +165,24 @@ class MuonRule(Rule):
         """See `Rule.update`; but a matrix without a gradient counts as one with a zero gradient."""
         momentum = self._momentum()
         shrinking = shrink_by(gate, self.numbers["lr"] * self.numbers["weight_decay"])
-        for stack in self._stacks:
-            self._update(stack, gate, momentum, shrinking)
+        overlap(self._update(stack, gate, momentum, shrinking) for stack in self._stacks)
         self._step.add_(1.0 - gate.found_inf)
 
     def _update(
         self, stack: _Stack, gate: Gate, momentum: float | Tensor, shrinking: Tensor
-    ) -> None:
-        """A stack; its copies are let go of before the next one's are made."""
+    ) -> Task:
+        """A stack. One that does not travel drops its copies before the next one makes its own."""
         with lent([stack.momentum_NRC], self.device, self.offloaded) as (momentum_NRC,):
-            step_NRC = self._step_of(stack, momentum_NRC, gate, momentum)
+            steps = self._steps_of(stack, self._ahead(stack, momentum_NRC, gate, momentum))
+        step_NRC = yield from steps
+        hush([step_NRC], gate)
         with self.widened(stack.parameters, gate) as weights:
-            steps = list(step_NRC.unbind())
             if self.numbers["weight_decay"] and self.numbers["cautious_decay"]:
-                for weight, step in zip(weights, steps, strict=True):
+                for weight, step in zip(weights, step_NRC, strict=True):
                     shrink_agreeing(weight, step, shrinking)
             elif self.numbers["weight_decay"]:
                 torch._foreach_mul_(weights, shrinking)
-            torch._foreach_add_(weights, steps)
+            torch._foreach_add_(weights, list(step_NRC.unbind()))
 
     def _momentum(self) -> float | Tensor:
         """Of this step: a pure function of the updates made, on the device."""
@@ -184,26 +192,28 @@ class MuonRule(Rule):
             return last
         return first + (last - first) * (self._step / over).clamp_max(1.0)
 
-    def _step_of(
+    def _ahead(
         self, stack: _Stack, momentum_NRC: Tensor, gate: Gate, momentum: float | Tensor
     ) -> Tensor:
-        """What is added to the weights, -0 if masked; the stack's momentum is updated."""
+        """What is made orthogonal; the stack's momentum is updated."""
         gradient_NRC = torch.stack([_gradient(weight) for weight in stack.parameters]).float()
         if gate.divisor is not None:
             gradient_NRC.div_(gate.divisor)
         hush([gradient_NRC], gate)
         momentum_NRC.mul_(torch.where(gate.masked, 1.0, momentum))
         momentum_NRC.add_(gradient_NRC * (1.0 - momentum))
-        ahead_NRC = momentum_NRC
-        if self.numbers["nesterov"]:
-            ahead_NRC = torch.lerp(gradient_NRC, momentum_NRC, momentum)
+        if not self.numbers["nesterov"]:
+            return momentum_NRC
+        return torch.lerp(gradient_NRC, momentum_NRC, momentum)
+
+    def _steps_of(self, stack: _Stack, ahead_NRC: Tensor) -> Travel:
+        """What is added to the weights."""
         parts = stack.parts if self.numbers["separate_parts"] else (sum(stack.parts),)
         if stack.dealing is None:
-            step_NRC = self._steps_of_parts(ahead_NRC, parts)
-        else:
-            step_NRC = stack.dealing(ahead_NRC, partial(self._steps_of_parts, parts=parts))
-        hush([step_NRC], gate)
-        return step_NRC
+            return self._steps_of_parts(ahead_NRC, parts)
+        steps = stack.dealing(ahead_NRC, partial(self._steps_of_parts, parts=parts))
+        del ahead_NRC  # while parts travel
+        return (yield from steps)
 
     def _steps_of_parts(self, stack_NRC: Tensor, parts: tuple[int, ...]) -> Tensor:
         """A step for each part of each matrix; parts of one shape are one stack."""

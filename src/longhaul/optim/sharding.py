@@ -6,7 +6,7 @@ one, r and c those of this rank's part.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -130,6 +130,26 @@ def _times_held(pieces: Pieces) -> int:
 
 Whole = Callable[[Tensor], Tensor]
 """[M, R, C] → [M, R, C], matrix by matrix."""
+Travel = Generator[None, None, Tensor]
+"""Yields while tensors travel between ranks, and returns what arrived."""
+Task = Generator[None, None, None]
+
+
+def overlap(tasks: Iterable[Task]) -> None:
+    """Run tasks that yield while their tensors travel. While one computes, the next one's tensors
+    travel to it and those of the one before travel back, and no others. All ranks come to the same
+    collectives in the same order.
+    """
+    running: list[Task] = []
+    for task in tasks:
+        running = [one for one in (task, *running) if _goes_on(one)]
+    while running:
+        running = [one for one in running if _goes_on(one)]
+
+
+def _goes_on(task: Task) -> bool:
+    """Run it to its next yield; whether there is one."""
+    return next(task, task) is None
 
 
 class Dealing:
@@ -142,30 +162,33 @@ class Dealing:
         self._holders = dist.get_world_size(sharding.holders)
         self._replicas = dist.get_world_size(sharding.replicas)
         self._shapes = [pieces.local_shape(holder) for holder in range(self._holders)]
-        places = [(first + n) % (self._replicas * self._holders) for n in range(count)]
+        ranks = self._replicas * self._holders
         self._numbers = [
             [
-                [n for n, at in enumerate(places) if at == replica + self._replicas * holder]
+                range((replica + self._replicas * holder - first) % ranks, count, ranks)
                 for holder in range(self._holders)
             ]
             for replica in range(self._replicas)
         ]
         """By replica and holder, which matrices it is dealt."""
 
-    def __call__(self, parts_Nrc: Tensor, function: Whole) -> Tensor:
-        """`function` of the whole matrices, cut again. All ranks call it together."""
+    def __call__(self, parts_Nrc: Tensor, function: Whole) -> Travel:
+        """`function` of the whole matrices, cut again. All ranks run it together."""
         dealt = self._numbers[dist.get_rank(self._sharding.replicas)]
-        order = [n for numbers in dealt for n in numbers]
-        count, own = len(dealt[self._pieces.holder]), parts_Nrc[0].numel()
+        shape, own = parts_Nrc.shape, parts_Nrc[0].numel()
+        count = len(dealt[self._pieces.holder])
         give = [own * len(numbers) for numbers in dealt]
-        take = [count * math.prod(shape) for shape in self._shapes]
-        # What travels is let go of before anything is computed.
-        whole_MRC = self._joined(self._exchange(parts_Nrc[order].flatten(), give, take), count)
-        made_MRC = function(whole_MRC) if count else whole_MRC
-        cut = self._exchange(torch.cat(self._cut(made_MRC)), take, give)
-        back_Nrc = torch.empty_like(parts_Nrc)
-        back_Nrc[order] = cut.view(len(order), *parts_Nrc.shape[1:])
-        return back_Nrc if self._replicas == 1 else self._shared(back_Nrc)
+        take = [count * math.prod(part) for part in self._shapes]
+        parts = torch.cat([parts_Nrc[_every(numbers)] for numbers in dealt])
+        there = self._exchange(parts.flatten(), give, take)
+        del parts, parts_Nrc  # what has arrived is all that is held
+        back = self._exchange(self._made((yield from there), count, function), take, give)
+        return (yield from self._shared((yield from back), shape))
+
+    def _made(self, flat: Tensor, count: int, function: Whole) -> Tensor:
+        whole_MRC = self._joined(flat, count)
+        del flat  # what travels is let go of before anything is computed
+        return torch.cat(self._cut(function(whole_MRC) if count else whole_MRC))
 
     def _joined(self, parts: Tensor, count: int) -> Tensor:
         """Whole matrices of parts, which lie flat one after the other, by holder."""
@@ -187,22 +210,41 @@ class Dealing:
             parts.append(part_Mrc.flatten())
         return parts
 
-    def _shared(self, back_Nrc: Tensor) -> Tensor:
-        """Every replica's matrices, from the replica that was dealt them."""
-        rows = [[n for numbers in dealt for n in numbers] for dealt in self._numbers]
-        most = max(len(row) for row in rows)
-        row = rows[dist.get_rank(self._sharding.replicas)]
-        own_Mrc = back_Nrc.new_zeros(most, *back_Nrc.shape[1:])
-        own_Mrc[: len(row)] = back_Nrc[row]
-        all_Mrc = back_Nrc.new_empty(len(rows) * most, *back_Nrc.shape[1:])
-        dist.all_gather(list(all_Mrc.split(most)), own_Mrc, group=self._sharding.replicas)
-        for row, made_Mrc in zip(rows, all_Mrc.split(most), strict=True):
-            back_Nrc[row] = made_Mrc[: len(row)]
+    def _shared(self, flat: Tensor, shape: torch.Size) -> Travel:
+        """Every replica's matrices [N, r, c], each in its place, from its own flat ones."""
+        most = max(sum(map(len, dealt)) for dealt in self._numbers)
+        if self._replicas > 1:
+            own = flat.new_zeros(most * math.prod(shape[1:]))
+            own[: len(flat)] = flat
+            flat = flat.new_empty(self._replicas * len(own))
+            of_each = list(flat.view(self._replicas, len(own)))
+            work = dist.all_gather(of_each, own, group=self._sharding.replicas, async_op=True)
+            yield
+            work.wait()
+        back_Nrc = flat.new_empty(shape)
+        of_replicas = flat.view(self._replicas, most, *shape[1:])
+        for dealt, made_Mrc in zip(self._numbers, of_replicas, strict=True):
+            lengths = [len(numbers) for numbers in dealt]
+            made = made_Mrc[: sum(lengths)].split(lengths)
+            for numbers, part_Mrc in zip(dealt, made, strict=True):
+                back_Nrc[_every(numbers)] = part_Mrc
         return back_Nrc
 
-    def _exchange(self, sent: Tensor, give: list[int], take: list[int]) -> Tensor:
+    def _exchange(self, sent: Tensor, give: list[int], take: list[int]) -> Travel:
         if self._holders == 1:
             return sent
         received = sent.new_empty(sum(take))
-        dist.all_to_all_single(received, sent, take, give, group=self._sharding.holders)
+        work = dist.all_to_all_single(
+            received, sent, take, give, group=self._sharding.holders, async_op=True
+        )
+        yield
+        # On a GPU its stream waits, not the host.
+        work.wait()
         return received
+
+
+def _every(numbers: range) -> slice:
+    """These matrices of a stack, as a view: with a list of numbers, which is copied to the device,
+    the host would wait at every use.
+    """
+    return slice(numbers.start, None, numbers.step)

@@ -30,6 +30,8 @@ _STACK = 1 << 24
 """Elements of matrices that Muon makes orthogonal at once (`optim/muon.py`)."""
 _MUON_BORROWS = 6
 """Tensors of a stack's size: gradient, step, and those of the iteration."""
+_MUON_SENDS = 4
+"""More where ranks share matrices: what is sent and received, on the way to a rank and back."""
 _MOMENTS = {"adamw": 2, "lamb": 2, "sgdw": 1}
 _MORE_RANKS = "parallel.tensor: more ranks compute each layer and the vocabulary"
 _WAYS = {
@@ -95,7 +97,7 @@ def estimate_memory(
         logits = logits if chunked is None else chunked
     casts = _casts(size, formats, layout)
     gradients = round(parameters * formats.weight / layout.shard)
-    borrowed = _borrowed(recipe, size, round(parameters / layout.shard))
+    borrowed = _borrowed(recipe, size, layout, round(parameters / layout.shard))
     on_host = recipe.optim.offload and not on_cpu
     standing: dict[str, Bytes] = {
         "weights": round(parameters * formats.weight / layout.shard),
@@ -222,11 +224,12 @@ def _matrices(size: ModelSize) -> int:
     return size.projections + size.blocks
 
 
-def _borrowed(recipe: Recipe, size: ModelSize, own: int) -> Bytes:
+def _borrowed(recipe: Recipe, size: ModelSize, layout: Layout, own: int) -> Bytes:
     """What the update's own tensors take on a rank with so many parameters of its own."""
     portion = min(own, _PORTION) * 2 * FLOAT32
     lent = portion if recipe.optim.offload else 0  # moments, on their way
     halves = portion if recipe.precision.half_weights else 0
     if recipe.optim.name == "muon":
-        return max(halves + lent, _MUON_BORROWS * FLOAT32 * min(_matrices(size), _STACK))
+        tensors = _MUON_BORROWS + (_MUON_SENDS if layout.shard * layout.tensor > 1 else 0)
+        return max(halves + lent, tensors * FLOAT32 * min(_matrices(size), _STACK))
     return (portion if recipe.optim.name == "lamb" else halves) + lent
