@@ -10,10 +10,13 @@ from longhaul.config.section import Section, fixed, live
 LOGITS_AT_ONCE = 1 << 26
 """Of a forward pass that no backward pass follows: 1,300 tokens of GPT-2's vocabulary, which keep
 a GPU busy and take less than a GB with their loss."""
-CHUNK_ON_CPU, CHUNK = 1 << 20, 1 << 27
-"""Logits at once where a backward pass follows. On a CPU the 4 MB that its caches hold; on a GPU
-2,700 tokens of GPT-2's vocabulary, so that adding a chunk's gradient of the head to those before
-takes a twentieth of the passes over its logits (by arithmetic: no GPU has measured it)."""
+CHUNK_ON_CPU, CHUNK, CHUNK_IN_PLACE = 1 << 20, 1 << 27, 1 << 29
+"""Logits at once where a backward pass follows. On a CPU the 4 MB that its caches hold. On a GPU
+each chunk of R rows adds its gradient of the head to those before: 12·V·D bytes (two float32 and
+two bfloat16 passes) beside products of 6·R·V·D FLOPs. At 600 TFLOP/s and 3.35 TB/s, an H100's, that
+is 358/R of the products' time: with GPT-2's vocabulary 13 % at 2²⁷ logits (R = 2,668) and 3 % at
+2²⁹ (by arithmetic: no GPU has measured it). 2²⁹ take 1.1 GB in bfloat16 where a kernel makes the
+gradient in their place; PyTorch's operations hold several copies, up to 1.6 GB at 2²⁷."""
 _FEWEST_ROWS = 128
 """Of a chunk: fewer make products wait for memory."""
 _SMEAR_CHANNELS = 12
@@ -25,9 +28,12 @@ def smear_weights(width: int) -> int:
     return 1 + min(width, _SMEAR_CHANNELS)
 
 
-def rows_at_once(tokens: int, padded_vocab: int, on_cpu: bool) -> int:
-    """Tokens whose logits a training step makes at once: all, or those of an even chunk."""
-    most = max(_FEWEST_ROWS, (CHUNK_ON_CPU if on_cpu else CHUNK) // padded_vocab)
+def rows_at_once(tokens: int, padded_vocab: int, on_cpu: bool, in_place: bool = False) -> int:
+    """Tokens whose logits a training step makes at once: all, or those of an even chunk. The
+    gradient is made `in_place` by a kernel, or else by PyTorch's operations.
+    """
+    chunk = CHUNK_ON_CPU if on_cpu else CHUNK_IN_PLACE if in_place else CHUNK
+    most = max(_FEWEST_ROWS, chunk // padded_vocab)
     return -(-tokens // -(-tokens // most))
 
 

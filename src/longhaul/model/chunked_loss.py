@@ -4,7 +4,7 @@ never exist whole.
 Shape suffixes: N targets (B·T), R rows of a chunk, D width, V vocabulary (padded).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,32 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from longhaul.model.compiling import lacks_for_triton
 from longhaul.model.head import IGNORED_TARGET, Further, OfTargets
+
+LossInPlace = Callable[
+    [Tensor, Tensor, Tensor | None, float, float, Sequence[Further]], tuple[Tensor, Tensor, Tensor]
+]
+"""See `loss_kernel.loss_in_place`."""
+KERNEL_DEVICES = ("cuda",)
+_OLDEST = 8
+"""Compute capability from which on the kernel is taken: Ampere's."""
+
+
+def kernel_for(device: torch.device) -> LossInPlace | None:
+    """The kernel that takes a chunk's loss on a device; None: PyTorch's operations do.
+
+    It is looked for outside of what is compiled, and imported only where it is taken.
+    """
+    if device.type not in KERNEL_DEVICES or any(lacks_for_triton()):
+        return None
+    if device.type == "cuda" and torch.version.hip is None:
+        capability, _ = torch.cuda.get_device_capability(device)
+        if capability < _OLDEST:
+            return None
+    from longhaul.model.loss_kernel import loss_in_place
+
+    return loss_in_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +50,8 @@ class Head:
     """-inf on rows that are never predicted, 0 on others."""
     softcap: float
     z_loss: float
+    kernel: LossInPlace | None = None
+    """Makes the loss of a chunk's logits, and the gradient in their place."""
 
 
 def chunked_loss(
@@ -130,6 +157,14 @@ def _of_chunk(
     """Losses, log normalisers and the largest logit; and the gradient of the logits [R, V], before
     the cap, of the summed loss and of `further` ones.
     """
+    unread = x_RD.new_full((), torch.nan, dtype=wide)
+    if head.kernel is not None:
+        logits_RV = functional.linear(x_RD, head.weight_VD)
+        losses_R, normaliser_R, largest_R = head.kernel(
+            logits_RV, targets_R, head.padding_V, head.softcap, head.z_loss, further
+        )
+        found = losses_R, normaliser_R, largest_R.amax() if reads_gauges else unread
+        return found, logits_RV
     bent_RV = None
     if head.softcap:
         # `layers.softcapped`, with the tangent kept for its gradient.
@@ -139,9 +174,7 @@ def _of_chunk(
             logits_RV += head.padding_V
     else:
         logits_RV = functional.linear(x_RD, head.weight_VD, head.padding_V)
-    largest = (
-        logits_RV.amax().to(wide) if reads_gauges else x_RD.new_full((), torch.nan, dtype=wide)
-    )
+    largest = logits_RV.amax().to(wide) if reads_gauges else unread
     targets_R1 = targets_R.clamp(min=0).unsqueeze(1)
     counted_R1 = (targets_R != IGNORED_TARGET).unsqueeze(1)
     target_R1 = logits_RV.gather(1, targets_R1).to(wide)

@@ -29,7 +29,7 @@ def refuse_without_compiler(recipe: Recipe, device: torch.device, trains: bool =
     wanted = ["machine.compile"] * compiles + [f"model.{name}" for name in masked] * attends
     if not wanted or device.type not in ("cpu", "cuda"):
         return
-    missing = list(_for_triton() if device.type == "cuda" else _for_cpu())
+    missing = list(lacks_for_triton() if device.type == "cuda" else _for_cpu())
     if not missing:
         return
     ways = ["install it" if len(missing) == 1 else "install them"]
@@ -43,7 +43,8 @@ def refuse_without_compiler(recipe: Recipe, device: torch.device, trains: bool =
     )
 
 
-def _for_triton() -> Iterator[str]:
+def lacks_for_triton() -> Iterator[str]:
+    """What this machine lacks for kernels in Triton, and how to get it."""
     if importlib.util.find_spec("triton") is None:
         yield "Triton (`pip install triton`)"
     if not _is_there("CC", "gcc", "clang"):

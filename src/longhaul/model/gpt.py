@@ -12,7 +12,7 @@ from longhaul.config.model import LOGITS_AT_ONCE, ModelSection, rows_at_once
 from longhaul.core.errors import UsageError
 from longhaul.model.block import Block
 from longhaul.model.carry import Carry, KeyValueCache
-from longhaul.model.chunked_loss import Head, chunked_loss
+from longhaul.model.chunked_loss import Head, LossInPlace, chunked_loss
 from longhaul.model.embedding import (
     BigramTable,
     LearnedPositions,
@@ -56,6 +56,8 @@ class GPT(nn.Module):
         """In force; a live run may change it between two steps."""
         self.ahead = settings.ahead_at(0)
         """Weights of the tokens after the next one, in force as well."""
+        self.loss_kernel: LossInPlace | None = None
+        """Takes the loss of training's logits, if there is one for the device (`kernel_for`)."""
         self.vocab_size = vocab_size
         self.end_of_text = end_of_text
         own = settings.embedding_dropout
@@ -181,12 +183,16 @@ class GPT(nn.Module):
             further = further_targets(targets_BT, self.ahead, self.end_of_text)
         loss: Tensor
         if torch.is_grad_enabled():
-            rows = rows_at_once(tokens, padded_vocab, x_BTD.is_cpu)
+            in_place = self.loss_kernel is not None
+            rows = rows_at_once(tokens, padded_vocab, x_BTD.is_cpu, in_place)
             # Before the loss is scaled, which float16 needs; and a rank that has some columns knows
             # the softmax after all others.
             takes_early = self.loss.has_all_columns and self._head_VD().dtype != torch.float16
-            if rows < tokens and takes_early:
-                head = Head(self._head_VD(), self.padding_V, self.settings.logit_softcap, z_loss)
+            if (rows < tokens or in_place) and takes_early:
+                head = Head(
+                    self._head_VD(), self.padding_V, self.settings.logit_softcap, z_loss,
+                    self.loss_kernel,
+                )  # fmt: skip
                 loss, of_targets = chunked_loss(
                     x_BTD.flatten(0, 1), targets_BT.flatten(), head, rows, reads_gauges, further
                 )

@@ -100,8 +100,10 @@ def of_chunked_loss(recipe: Recipe, tokens: int, padded_vocab: int, on_cpu: bool
     if model.logit_softcap:  # before and after the cap, and the shares
         logit = 3 * FLOAT32
     to_head = FLOAT32 + (product if product != FLOAT32 else 0)
-    width = model.table_width
-    return rows * padded_vocab * logit + padded_vocab * width * to_head + tokens * width * product
+    width, most = model.table_width, rows * logit
+    if not on_cpu:  # longer chunks, if Triton is there
+        most = max(most, rows_at_once(tokens, padded_vocab, on_cpu, in_place=True) * product)
+    return most * padded_vocab + padded_vocab * width * to_head + tokens * width * product
 
 
 def _computed_in(formats: Formats, length: int, on_cpu: bool, written_out: bool) -> Bytes:

@@ -15,6 +15,7 @@ from longhaul.config.train import PrecisionSection
 from longhaul.core.faults import Point, point
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch, real_tokens
+from longhaul.model.chunked_loss import kernel_for
 from longhaul.model.compiling import Forms, compiled_by_shape
 from longhaul.model.device import generator_states, key_generators, put_back_generators, to_device
 from longhaul.model.gpt import GPT
@@ -53,6 +54,7 @@ class TrainingStep:
         parallel: "Parallel | None" = None,
     ) -> None:
         self.model = model
+        model.loss_kernel = kernel_for(device)
         self.parallel = parallel
         self.optimizer = optimizer
         self.loss_scale = loss_scale
@@ -254,14 +256,18 @@ class TrainingStep:
 
     @contextmanager
     def plainly(self) -> Iterator[None]:
-        """Steps in the body compute eagerly, and in float32 if their weights are."""
-        before = self._forward, self.forms, self._precision
+        """Steps in the body compute eagerly, by PyTorch's own operations, and in float32 if their
+        weights are.
+        """
+        before, kernel = (self._forward, self.forms, self._precision), self.model.loss_kernel
+        self.model.loss_kernel = None
         self._forward, self._precision = self.model, PrecisionSection(compute="float32")
         self.forms = Forms(self.model.settings, self.device, compiled=False)
         try:
             yield
         finally:
             self._forward, self.forms, self._precision = before
+            self.model.loss_kernel = kernel
 
     def apply_settings(self, settings: OptimSection, learning_rate: float) -> None:
         """Take changed settings into the optimizer and the loss scale; all state is kept."""
