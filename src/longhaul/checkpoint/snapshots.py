@@ -8,7 +8,7 @@ supervisor has shared memory, they lie there (`host_buffers.py`), and outlive th
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -25,7 +25,7 @@ from longhaul.checkpoint.host_buffers import (
 )
 from longhaul.core.errors import LonghaulError
 from longhaul.core.units import Bytes
-from longhaul.model.device import Mark, queues
+from longhaul.model.device import Mark, SideStream, queues
 from longhaul.parallel.control import Control
 
 _FEWEST = 2
@@ -88,6 +88,11 @@ class SnapshotRing:
     """Of all ranks, each with its own shards: all take a snapshot and hand it back, or none."""
     shared: SharedBuffers | None = None
     """Memory that outlives this process; None: its own."""
+    settled: bool = False
+    """Whoever changes the state calls `settle` before, so that a GPU computes while it copies."""
+    _side: SideStream | None = field(default=None, init=False)
+    _read: Sequence[Tensor] = field(default=(), init=False)
+    """What a GPU may still copy from: nothing else may be given its memory."""
     _held: list[_Held] = field(default_factory=list, init=False)
 
     @property
@@ -97,9 +102,8 @@ class SnapshotRing:
 
     def take(self, step: int, draw: int, state: TrainingState) -> bool:
         """Copy `state`, in place of the oldest snapshot if the budget asks for it; on a GPU the
-        copies are only queued, ahead of all later work on the current stream. False, with none
-        held, if fewer than two of this size fit, or the host refuses the memory. Errors as
-        `render_facts`.
+        copies are only queued, on a stream of their own. False, with none held, if fewer than two
+        of this size fit, or the host refuses the memory. Errors as `render_facts`.
         """
         facts = json.dumps(state.facts, allow_nan=False)
         tensors = {name: local_of(tensor) for name, tensor in state.tensors.items()}
@@ -121,10 +125,7 @@ class SnapshotRing:
             self.budget = 0
             self.clear()
             return False
-        for name, tensor in tensors.items():
-            # What lies on the host is copied before this returns, and may change at once.
-            places[name].view(buffer).copy_(tensor, non_blocking=queues(tensor.device))
-        copied = None if device is None else Mark(device).record()
+        copied = self._copy(tensors, places, buffer, device)
         for held in self._held:
             held.settle()  # their copies arrived long ago
         new = _Held(Snapshot(step, draw), buffer, places, facts, copied, shared)
@@ -135,6 +136,34 @@ class SnapshotRing:
         self._held.append(new)
         self._held.sort(key=lambda held: held.snapshot.step)
         return True
+
+    def _copy(
+        self,
+        tensors: Mapping[str, Tensor],
+        places: Mapping[str, Place],
+        buffer: Tensor,
+        device: torch.device | None,
+    ) -> Mark | None:
+        """Queue all copies; a mark behind them where there is a queue."""
+        if device is not None and self._side is None:
+            self._side = SideStream(device)
+        with nullcontext() if self._side is None else self._side.following():
+            for name, tensor in tensors.items():
+                # What lies on the host is copied before this returns, and may change at once.
+                places[name].view(buffer).copy_(tensor, non_blocking=queues(tensor.device))
+            copied = None if device is None else Mark(device).record()
+        self._read = tuple(tensors.values())
+        if not self.settled:
+            self.settle()
+        return copied
+
+    def settle(self) -> None:
+        """Have the GPU finish its copies before it does what is queued from now on: the state may
+        change. The host does not wait.
+        """
+        if self._read and self._side is not None:
+            self._side.join()
+        self._read = ()
 
     def kept(self) -> tuple[Snapshot, ...]:
         """What can be gone back to, by rising step."""
@@ -160,6 +189,7 @@ class SnapshotRing:
                 f"the snapshot of step {step} has changed in {where} memory",
                 "go back to a checkpoint, and have this machine's memory tested",
             )
+        self.settle()
         facts = json.loads(held.facts)
         kept = {name: place.view(held.buffer) for name, place in held.places.items()}
         put_back(parts_for(facts), kept, facts)

@@ -5,7 +5,8 @@ for a context, or another replica's generator is seeded. So a process claims its
 anything is computed; what records, waits or draws names it; and a helper thread works within `on`.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -73,6 +74,31 @@ class Mark:
         """Milliseconds between two that were reached; both are timed."""
         with on(self._device):
             return float(self._event.elapsed_time(end._event))
+
+
+class SideStream:
+    """A second stream of a device, for copies beside what is computed on the current one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._module = torch.get_device_module(device)
+        with on(device):
+            self._stream = self._module.Stream(device)
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """What is queued in the body runs here, behind all that is queued before; later work on the
+        current stream does not wait for it.
+        """
+        with on(self._device):
+            self._stream.wait_stream(self._module.current_stream(self._device))
+            with self._module.stream(self._stream):
+                yield
+
+    def join(self) -> None:
+        """Later work on the current stream waits for what is queued here; the host does not."""
+        with on(self._device):
+            self._module.current_stream(self._device).wait_stream(self._stream)
 
 
 def wait_for(device: torch.device) -> None:

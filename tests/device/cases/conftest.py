@@ -34,6 +34,8 @@ class _Meant(threading.local):
     """The device that a thread means: of a new one device 0, as with CUDA."""
 
     number = 0
+    stream: Any = None
+    """None: the device's own."""
 
 
 class FakeModule:
@@ -50,7 +52,7 @@ class FakeModule:
             def __init__(self, enable_timing: bool = False) -> None:
                 self._recorded = False
 
-            def record(self, stream: int | None = None) -> None:
+            def record(self, stream: Any = None) -> None:
                 self._recorded = True
                 module._ask("record", stream)
 
@@ -76,11 +78,32 @@ class FakeModule:
             def __exit__(self, *error: object) -> None:
                 module._meant.number = self._before
 
-        self.Event, self.device = Event, Device
+        class Stream:
+            """Of the device itself, or beside it."""
+
+            def __init__(self, which: Any = None, beside: bool = True) -> None:
+                self.number, self.beside = module._number(which), beside
+
+            def wait_stream(self, other: "Stream") -> None:
+                module._ask("beside waits" if self.beside else "waits", self)
+                assert other.number == self.number
+                assert other.beside != self.beside
+
+        self.Event, self.device, self.Stream = Event, Device, Stream
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        before, self._meant.stream = self._meant.stream, stream
+        try:
+            yield
+        finally:
+            self._meant.stream = before
 
     def _number(self, which: Any) -> int:
         if isinstance(which, int):
             return which
+        if isinstance(which, self.Stream):
+            return which.number
         index = None if which is None else torch.device(which).index
         return self._meant.number if index is None else index
 
@@ -105,8 +128,8 @@ class FakeModule:
     def set_device(self, which: Any) -> None:
         self._meant.number = self._number(which)
 
-    def current_stream(self, which: Any = None) -> int:
-        return self._number(which)
+    def current_stream(self, which: Any = None) -> Any:
+        return self._meant.stream or self.Stream(which, beside=False)
 
     def synchronize(self, which: Any = None) -> None:
         self._ask("wait", which)
@@ -258,6 +281,8 @@ class FakeDevice(TorchDispatchMode):
         to_host = _is_there(source)
         if waits or not self._is_pinned(target if to_host else source):
             self._wait(f"copies a tensor to the {'host' if to_host else 'device'}")
+        if to_host and self.module.current_stream().beside:
+            self.module._ask("beside copies", None)
         assert source.expand_as(target).shape == target.shape
         return target.zero_() if to_host else target
 

@@ -1,5 +1,6 @@
 """What a run does besides steps: where it waits for the device, and which device it means."""
 
+from itertools import groupby
 from pathlib import Path
 from threading import Thread
 
@@ -96,6 +97,29 @@ def test_training_waits_in_evaluation_alone(fake, make_trainer, offload: str) ->
     assert "checkpoint-failed" not in kinds
     assert fake.waited == {"tests", EVALUATION}
     assert {"record", "wait", "seed"} <= {what for what, _ in fake.module.asked}
+
+
+def test_snapshots_are_copied_beside_the_next_pass(fake, make_trainer) -> None:
+    """The device alone waits: the copies for the step before, the next update for the copies."""
+    trainer = make_trainer("evaluation.interval_steps=0", "checkpoint.interval_steps=0")
+    step, asked = trainer.training_step, fake.module.asked
+    update, compute = step.optimizer.step, step.compute
+
+    def logged(what, function):
+        def call(*given, **named):
+            asked.append((what, fake.device.index))
+            return function(*given, **named)
+
+        return call
+
+    step.optimizer.step, step.compute = logged("update", update), logged("passes", compute)
+    finished(trainer)
+    wanted = ("beside waits", "beside copies", "passes", "waits", "update")
+    order = [what for what, _ in groupby(what for what, _ in asked if what in wanted)]
+    between = [*wanted, "passes", "update"]  # a snapshot is taken every other step
+    begin = order.index("beside waits")
+    assert order[begin : begin + 3 * len(between)] == 3 * between
+    assert fake.waited == {"tests"}
 
 
 def test_going_back_in_memory_does_not_wait(fake, make_trainer) -> None:

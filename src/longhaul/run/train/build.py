@@ -98,7 +98,10 @@ def begin_with_given(parts: Parts, recipe: Recipe) -> None:
 
 
 def _settle(parts: Parts) -> None:
-    """Wait for a save that still reads the state which is about to change."""
+    """Wait for a save, and let the device wait for a snapshot, that still reads the state which is
+    about to change.
+    """
+    parts.snapshots.settle()
     if parts.saver.copying:
         with parts.time_buckets.track("checkpoint_stall"):
             parts.saver.settle()
@@ -151,6 +154,5 @@ def _snapshots(
     processes = ranks.local_size if ranks else 1
     asked = recipe.checkpoint.snapshot_mb
     of_host = (available_memory() + processes * taken) // 10 if asked is None else int(asked * 1e6)
-    return SnapshotRing(
-        of_host // processes, control=ranks.control if ranks else None, shared=shared
-    )
+    control = ranks.control if ranks else None
+    return SnapshotRing(of_host // processes, control=control, shared=shared, settled=True)
