@@ -3,7 +3,7 @@
 Shapes: B sequences of a batch, T tokens of a sequence.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
@@ -55,8 +55,9 @@ class BatchReader:
     """Reads any global batch at once, and the likely next one in the background.
 
     `before`: what was drawn before the mixture was last changed, as the ledger has it. `rank`: of
-    the `size` ranks that read different sequences, each its share of a batch. DataError if a source
-    is too small for one sequence, or is not what it was.
+    the `size` ranks that read different sequences, each its share of a batch. `placed`: puts a
+    tensor where the device takes it from; in the background, too. DataError if a source is too
+    small for one sequence, or is not what it was.
     """
 
     def __init__(
@@ -66,8 +67,9 @@ class BatchReader:
         before: MixtureBefore | None = None,
         rank: int = 0,
         size: int = 1,
+        placed: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     ) -> None:
-        self._dataset, self._recipe = dataset, recipe
+        self._dataset, self._recipe, self._placed = dataset, recipe, placed
         self._streams = [source.train for source in dataset.sources]
         self._block_length = recipe.block_length()
         self._rank, self._size = rank, size
@@ -134,12 +136,14 @@ class BatchReader:
         window_BT = torch.from_numpy(windows)
         return Batch(
             # The embedding needs a valid number where the target is ignored.
-            tokens_BT=window_BT[:, :-1].clamp(min=0) if missing else window_BT[:, :-1],
-            targets_BT=window_BT[:, 1:],
+            tokens_BT=self._placed(
+                window_BT[:, :-1].clamp(min=0) if missing else window_BT[:, :-1]
+            ),
+            targets_BT=self._placed(window_BT[:, 1:]),
             num_targets=request.sequences * length,
             draw=first,
             next_draw=following,
-            source_B=torch.from_numpy(source),
+            source_B=self._placed(torch.from_numpy(source)),
         )
 
     def slots(self, request: BatchRequest) -> Int64s:

@@ -42,7 +42,15 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """`tensor` on the device: itself if it is there, or else a copy that nobody waits for."""
     if tensor.device == device or not queues(device):
         return tensor.to(device)
-    return tensor.contiguous().pin_memory().to(device, non_blocking=True)
+    return page_locked(tensor, device).to(device, non_blocking=True)
+
+
+def page_locked(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`tensor` of the host where the device reads by itself: itself if it is there, or a copy."""
+    if not queues(device) or (tensor.is_contiguous() and tensor.is_pinned()):
+        return tensor
+    with on(device):
+        return tensor.contiguous().pin_memory()
 
 
 class Mark:

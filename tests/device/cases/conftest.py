@@ -170,6 +170,8 @@ class FakeDevice(TorchDispatchMode):
         """Functions of longhaul (`train.drain:Drain.ready`) in which the host may wait."""
         self.waited: set[str] = set()
         """Those in which it did."""
+        self.pinned_on: list[str] = []
+        """Threads that copied a tensor into page-locked memory."""
         self._building = False
         self._before: list[bool] = []
         self._found: Exception | None = None
@@ -222,6 +224,7 @@ class FakeDevice(TorchDispatchMode):
         if kwargs.pop("pin_memory", False):
             return self._pin(func(*args, **kwargs))
         if func in (_aten.pin_memory.default, _aten._pin_memory.default):
+            self.pinned_on.append(threading.current_thread().name)
             return self._pin(args[0].clone())
         if func is _aten.is_pinned.default:
             return self._is_pinned(args[0])

@@ -7,6 +7,7 @@ from threading import Thread
 import pytest
 import torch
 
+import longhaul.run.train.build
 import longhaul.run.train.elastic
 import longhaul.train.elastic
 from fakes import FakeClock
@@ -21,7 +22,13 @@ from longhaul.data.batches import BatchRequest
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
 from longhaul.logbook.ledger import LedgerState
-from longhaul.model.device import Mark, generator_states, key_generators, put_back_generators
+from longhaul.model.device import (
+    Mark,
+    generator_states,
+    key_generators,
+    page_locked,
+    put_back_generators,
+)
 from longhaul.parallel.replicas import Deal, Replicas
 from longhaul.run.diagnose.bundle import StepInput
 from longhaul.run.diagnose.replays import Replayer, replay_each, settled
@@ -53,8 +60,14 @@ def dataset(tmp_path_factory) -> Dataset:
 
 
 @pytest.fixture
-def make_trainer(fake, dataset, tmp_path):
+def make_trainer(fake, dataset, tmp_path, monkeypatch):
     made = []
+
+    def placed(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        with fake:  # a thread begins without it
+            return page_locked(tensor, device)
+
+    monkeypatch.setattr(longhaul.run.train.build, "page_locked", placed)
 
     def make(*overrides: str, replica: bool = False) -> Trainer:
         recipe = load_recipe("drill", [*TINY, *overrides]).recipe
@@ -97,6 +110,16 @@ def test_training_waits_in_evaluation_alone(fake, make_trainer, offload: str) ->
     assert "checkpoint-failed" not in kinds
     assert fake.waited == {"tests", EVALUATION}
     assert {"record", "wait", "seed"} <= {what for what, _ in fake.module.asked}
+
+
+def test_batches_are_page_locked_where_they_are_read(fake, make_trainer) -> None:
+    """In the background, once a batch; all micro-batches are copied from there."""
+    finished(make_trainer("evaluation.interval_steps=0", "checkpoint.interval_steps=0"))
+    tensors = 3  # tokens, targets, sources
+    # Nobody has guessed the first batch.
+    assert fake.pinned_on[:tensors] == ["MainThread"] * tensors
+    assert set(fake.pinned_on[tensors:]) == {"batches_0"}
+    assert len(fake.pinned_on) >= tensors * 8
 
 
 def test_snapshots_are_copied_beside_the_next_pass(fake, make_trainer) -> None:

@@ -20,6 +20,7 @@ from longhaul.core.units import short_count
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
+from longhaul.model.device import page_locked
 from longhaul.monitor.throughput import peak_flops
 from longhaul.optim.groups import describe
 from longhaul.parallel.world import World
@@ -75,7 +76,14 @@ def build_parts(
             kind=kind,
         ),
         progress=Progress(settings, dataset.identity, dataset.continues),
-        batches=BatchReader(dataset, recipe, ledger.mixture_before, rank, size),
+        batches=BatchReader(
+            dataset,
+            recipe,
+            ledger.mixture_before,
+            rank,
+            size,
+            placed=partial(page_locked, device=device),
+        ),
         dataset=dataset,
         saver=saver,
         snapshots=_snapshots(recipe, saver, ranks, device),
