@@ -143,6 +143,7 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
     rounds = max(1, given.steps // queued)
     seconds = statistics.median(seconds_each(once, device, queued) for _ in range(rounds))
     flops_per_token = model_size(recipe.model, vocabulary).flops_per_token(length)
+    known = known_peak(device, precision, recipe.precision.float8)
     flops, tokens_per_s = flops_per_token * sequences * length, sequences * length / seconds
     # Before the ceiling is measured, whose matrices are none of the step's.
     peak = torch.cuda.max_memory_reserved(device) / 1e6 if on_gpu else resident_mb()
@@ -153,7 +154,7 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
         "sequences_at_once": at_once,
         "step_ms": seconds * 1e3,
         "first_s": first,
-        "mfu": mfu(tokens_per_s, flops_per_token, known_peak(device, precision)),
+        "mfu": mfu(tokens_per_s, flops_per_token, known),
         "of_ceiling": flops / seconds / ceiling,
         "ceiling_tflops": ceiling / 1e12,
         "peak_mb": peak,
@@ -178,24 +179,16 @@ def bare_step(
     import torch
 
     from longhaul.data.batches import Batch
-    from longhaul.model.initialise import build, to_number_format
-    from longhaul.optim.gate import LossScale
-    from longhaul.optim.update_rules import build_optimizer
     from longhaul.parallel.device import choose_device, settle_torch
     from longhaul.train.memory import fitting_micro_sequences
-    from longhaul.train.step import TrainingStep
+    from longhaul.train.parts import build_step
 
     settle_torch(recipe)
     device, vocabulary = choose_device(recipe.machine.device), vocabulary_of(recipe)
     end_of_text = vocabulary - 1 if recipe.model.document_mask else None
-    model = build(recipe.model, vocabulary, recipe.seed, device, end_of_text)
-    to_number_format(model, recipe.precision)
-    half = recipe.precision.half_weights
-    scale = LossScale(recipe.optim.loss_scale, device) if half == "fp16" else None
-    step = TrainingStep(
-        model, build_optimizer(model, recipe.optim), device, recipe.precision, recipe.seed,
-        loss_scale=scale, compiled=compiled, sources=("random tokens",),
-    )  # fmt: skip
+    machine = recipe.machine.model_copy(update={"compile": compiled})
+    recipe = recipe.model_copy(update={"machine": machine})
+    step = build_step(recipe, vocabulary, end_of_text, device, sources=("random tokens",))
     length = recipe.batch_at(0).sequence_length
     if recipe.batch.micro_sequences == "auto":
         sequences = fitting_micro_sequences(step, recipe).sequences
@@ -213,7 +206,7 @@ def bare_step(
     return step, Batch(tokens_BT, targets_BT, targets_BT.numel(), 0, sequences, source_B)
 
 
-def known_peak(device: "torch.device", precision: str) -> float | None:
+def known_peak(device: "torch.device", precision: str, float8: bool = False) -> float | None:
     import torch
 
     from longhaul.monitor.throughput import peak_flops
@@ -221,7 +214,7 @@ def known_peak(device: "torch.device", precision: str) -> float | None:
     if device.type != "cuda":
         return None
     tf32 = torch.backends.cuda.matmul.allow_tf32
-    return peak_flops(torch.cuda.get_device_name(device), precision, tf32)
+    return peak_flops(torch.cuda.get_device_name(device), precision, tf32, float8)
 
 
 # On GPUs which shape is fastest depends on their multiprocessors: the best of several is told.

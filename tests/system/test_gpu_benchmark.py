@@ -51,6 +51,22 @@ def test_a_tiny_part_is_held_against_no_bar() -> None:
     assert (kept["value"], kept["bar"], kept["met"]) == (1.0, None, None)
 
 
+def test_the_bare_step_is_built_as_training_builds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr("longhaul.model.float8.to_float8", lambda model, device: made.append("8"))
+    monkeypatch.setattr(
+        "longhaul.parallel.recompute.checkpoint_activations", lambda model, how: made.append(how)
+    )
+    options = [
+        *shrunken(load_recipe("gpt2-124m").recipe), "machine.device=cpu", "precision.float8=true",
+        "machine.activation_checkpointing=full", "batch.micro_sequences=2", "batch.sequences=2",
+    ]  # fmt: skip
+    step, batch = bare_step(load_recipe("gpt2-124m", options).recipe, compiled=False)
+    assert made == ["8", "full"]
+    assert step.forms.compiled is False
+    assert len(batch.tokens_BT) == 2
+
+
 def test_hours_on_a_card_follow_from_flops_peak_and_share() -> None:
     assert steps.hours_on(71e12, 71e12 * 3600 * 4, 0.5) == pytest.approx(8.0)
 
