@@ -35,9 +35,19 @@ def test_a_step_that_compiled_counts_neither_its_tokens_nor_its_time():
 
 def test_peaks_are_those_of_data_sheets():
     assert peak_flops("NVIDIA H100 80GB HBM3", "bf16") == 989e12
+    assert peak_flops("NVIDIA H100 PCIe", "bf16") == 756e12
+    assert peak_flops("NVIDIA H100 NVL", "bf16_weights") == 835e12
+    assert peak_flops("NVIDIA H200 NVL", "bf16") == 835e12
+    assert peak_flops("NVIDIA GH200 480GB", "bf16") == peak_flops("NVIDIA H200", "bf16") == 989e12
     assert peak_flops("NVIDIA A100-SXM4-80GB", "float32") == 19.5e12
     assert peak_flops("NVIDIA A100-SXM4-80GB", "float32", tf32=True) == 156e12
     assert peak_flops("cpu", "float32") is None
+
+
+def test_float8_is_held_against_its_own_peak():
+    assert peak_flops("NVIDIA H100 80GB HBM3", "bf16", float8=True) == 1979e12
+    assert peak_flops("NVIDIA H100 PCIe", "float32", tf32=True, float8=True) == 1513e12
+    assert peak_flops("NVIDIA A100-SXM4-80GB", "bf16", float8=True) is None
 
 
 def test_mfu_is_flops_of_the_model_over_the_peak():

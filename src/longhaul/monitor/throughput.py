@@ -6,10 +6,13 @@ from longhaul.core.clocks import STEP_BUCKETS
 from longhaul.core.errors import LonghaulError
 from longhaul.core.records import StepRecord
 
-PEAK_TFLOPS = {
-    # Vendors' data sheets, dense: float32 outside tensor cores, bf16 (and fp16).
-    "H200": (67, 989), "H100": (67, 989), "A100": (19.5, 312), "B200": (80, 2250),
-    "RTX 3090": (35.6, 71), "RTX 4090": (82.6, 165), "L40S": (91.6, 362),
+PEAK_TFLOPS: dict[str, tuple[float, float, float | None]] = {
+    # Vendors' data sheets, dense: float32 outside tensor cores, bf16 (and fp16), float8 (None: a
+    # card has none). The first name that a driver's holds counts: plain names mean SXM.
+    "H200 NVL": (60, 835, 1671), "H200": (67, 989, 1979),
+    "H100 PCIe": (51, 756, 1513), "H100 NVL": (60, 835, 1671), "H100": (67, 989, 1979),
+    "GB200": (80, 2500, 5000), "B200": (80, 2250, 4500), "A100": (19.5, 312, None),
+    "RTX 3090": (35.6, 71, None), "RTX 4090": (82.6, 165, 330), "L40S": (91.6, 362, 733),
 }  # fmt: skip
 _WINDOW_STEPS = 20
 
@@ -44,12 +47,17 @@ class Throughput:
         return sum(tokens for _, tokens in self._steps) / seconds if seconds else 0.0
 
 
-def peak_flops(device_name: str, compute: str, tf32: bool = False) -> float | None:
+def peak_flops(
+    device_name: str, compute: str, tf32: bool = False, float8: bool = False
+) -> float | None:
     """FLOP/s that a device of this driver's name can do at best; None if it is not known, as of any
-    CPU. float32 products in TensorFloat-32 have half the rate of bf16.
+    CPU. float32 products in TensorFloat-32 have half the rate of bf16. With `float8` all products
+    are held against its rate, though attention and the head are made in `compute`.
     """
-    for known, (float32, half) in PEAK_TFLOPS.items():
+    for known, (float32, half, quarter) in PEAK_TFLOPS.items():
         if known in device_name:
+            if float8:
+                return None if quarter is None else 1e12 * quarter
             if compute != "float32":
                 return 1e12 * half
             return 1e12 * (half / 2 if tf32 else float32)

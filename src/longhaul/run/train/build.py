@@ -120,7 +120,7 @@ def hardware(parts: Parts, recipe: Recipe) -> dict[str, Any]:
     device, precision = parts.step.device, recipe.precision
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     ranks = parts.ranks.size if parts.ranks else 1
-    peak = peak_flops(name, precision.compute, precision.tf32)
+    peak = peak_flops(name, precision.compute, precision.tf32, precision.float8)
     if recipe.parallel.elastic:
         peak = None  # replicas come and go
     size = model_size(recipe.model, parts.dataset.vocab_size)
