@@ -8,6 +8,7 @@ import torch
 import longhaul.optim.optimizer as rules
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import RecipeError
+from longhaul.optim import muon
 from longhaul.optim.update_rules import build_optimizer
 
 BOTH = pytest.mark.parametrize("name", ["adamw", "muon"])
@@ -76,6 +77,21 @@ def test_muon_decays_where_its_step_goes_towards_zero(model, make, fill_gradient
     torch.testing.assert_close(
         decay, -0.01 * 0.3 * start * agrees, rtol=0, atol=1e-7, check_dtype=False
     )
+
+
+def test_muon_decays_a_stack_at_once_with_the_same_bits(
+    model, make, fill_gradients, update, state, put_back, differing, monkeypatch
+):
+    optimizer = make("muon", weight_decay=0.3, cautious_decay=True)
+    start, results = state(model, optimizer), []
+    for at_once in (False, True):
+        monkeypatch.setattr(muon, "queues", lambda device, at_once=at_once: at_once)
+        put_back(model, optimizer, start)
+        for seed in (1, 2):
+            fill_gradients(model, seed=seed)
+            update(optimizer)
+        results.append(state(model, optimizer))
+    assert differing(*results) == []
 
 
 @BOTH

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from longhaul.config.optim import OptimSection
+from longhaul.model.device import queues
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
-from longhaul.optim.optimizer import Rule, hush, shrink_agreeing, shrink_by
+from longhaul.optim.optimizer import Rule, hush, shrink_by, shrinking_where_agreed
 from longhaul.optim.sharding import (
     Dealing,
     Sharding,
@@ -178,8 +179,7 @@ class MuonRule(Rule):
         hush([step_NRC], gate)
         with self.widened(stack.parameters, gate) as weights:
             if self.numbers["weight_decay"] and self.numbers["cautious_decay"]:
-                for weight, step in zip(weights, step_NRC, strict=True):
-                    shrink_agreeing(weight, step, shrinking)
+                _decay_where_agreed(weights, step_NRC, shrinking)
             elif self.numbers["weight_decay"]:
                 torch._foreach_mul_(weights, shrinking)
             torch._foreach_add_(weights, list(step_NRC.unbind()))
@@ -272,6 +272,15 @@ def _stacks(group: Group, sharding: Sharding | None, offloaded: bool) -> Iterato
                 else None,
             )
             dealt += len(taken)
+
+
+def _decay_where_agreed(weights: list[Tensor], step_NRC: Tensor, shrinking: Tensor) -> None:
+    if queues(step_NRC.device):  # few kernels for all; a CPU takes twice as long for the copies
+        factor_NRC = shrinking_where_agreed(torch.stack(weights), step_NRC, shrinking)
+        torch._foreach_mul_(weights, list(factor_NRC))
+        return
+    for weight, step in zip(weights, step_NRC, strict=True):
+        weight.mul_(shrinking_where_agreed(weight, step, shrinking))
 
 
 def _gradient(weight: nn.Parameter) -> Tensor:

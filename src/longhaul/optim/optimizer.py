@@ -242,11 +242,11 @@ def shrink_by(gate: Gate, share: float) -> Tensor:
     return torch.where(gate.masked, 1.0, 1.0 - share)
 
 
-def shrink_agreeing(weight: Tensor, step: Tensor, shrinking: Tensor) -> None:
-    """Multiply, in place, by `shrinking` where `step`, of any length, does not lead away from zero:
-    cautious weight decay (arXiv 2510.12402, algorithm 1).
+def shrinking_where_agreed(weight: Tensor, step: Tensor, shrinking: Tensor) -> Tensor:
+    """What to multiply by: `shrinking` where `step`, of any length, does not lead away from zero,
+    elsewhere 1: cautious weight decay (arXiv 2510.12402, algorithm 1).
     """
-    weight.mul_(torch.where(weight * step <= 0, shrinking, 1.0))
+    return torch.where(weight * step <= 0, shrinking, 1.0)
 
 
 def hush(tensors: list[Tensor], gate: Gate) -> None:

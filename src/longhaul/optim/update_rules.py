@@ -21,8 +21,8 @@ from longhaul.optim.optimizer import (
     Rule,
     divide,
     hush,
-    shrink_agreeing,
     shrink_by,
+    shrinking_where_agreed,
 )
 from longhaul.optim.sharding import Sharding, cut_alike
 from longhaul.optim.state import gradients_of, lent, portions, state_like
@@ -109,7 +109,8 @@ class AdamRule(MomentsRule):
         shrinking = shrink_by(gate, self.numbers["lr"] * self.numbers["weight_decay"])
         for weight, gradient, moment in zip(weights, gradients, first, strict=True):
             divided = gradient if gate.divisor is None else gradient / gate.divisor
-            shrink_agreeing(weight, moment.lerp(divided, 1.0 - beta1).neg_(), shrinking)
+            step = moment.lerp(divided, 1.0 - beta1).neg_()
+            weight.mul_(shrinking_where_agreed(weight, step, shrinking))
 
 
 class LambRule(MomentsRule):
