@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from longhaul.model.device import to_device
 from longhaul.model.gpt import GPT
 from longhaul.model.tap import Gauge, Tap
 from longhaul.monitor.weights import ABSENT, ROLE_GAUGES, WeightGauges, present
@@ -90,9 +91,8 @@ class ModelGauges:
         self._sharding = sharding
         self.tap = Tap(model.gauges, len(model.blocks), device)
         reductions = [gauge.reduction for gauge in self.tap.of_reading]
-        # Made once: a copy from the host would wait for the device.
         self._is_largest, self._is_smallest = (
-            torch.tensor([reduction == end for reduction in reductions], device=device)
+            to_device(torch.tensor([reduction == end for reduction in reductions]), device)
             for end in ("max", "min")
         )
         self._weights = WeightGauges(groups, sharding)
