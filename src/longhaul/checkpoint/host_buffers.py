@@ -16,7 +16,7 @@ from torch import Tensor
 from longhaul.checkpoint.capture import local_of
 from longhaul.checkpoint.shared_memory import Slot
 from longhaul.core.units import Bytes, Seconds
-from longhaul.model.device import Mark, on, queues
+from longhaul.model.device import Mark, SideStream, on, queues
 
 _ALIGNED: Bytes = 64
 """Every tensor begins at a multiple of this, so that copies run at full width."""
@@ -187,10 +187,13 @@ _COPIERS = min(4, os.cpu_count() or 1)
 
 class Staging:
     """One set of host buffers, allocated once: memory stays flat, and page-locked memory is not
-    asked for again and again. Filling it overwrites the copy before.
+    asked for again and again. Filling it overwrites the copy before. `settled`: whoever changes the
+    state calls `settle` before, so that a GPU computes while it copies.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, settled: bool = False) -> None:
+        self._settled = settled
+        self._side = SideStream()
         self._buffers: dict[str, Tensor] = {}
         self._in_place: dict[str, Tensor] = {}
         self._on_host: list[tuple[Tensor, Tensor]] = []
@@ -212,15 +215,24 @@ class Staging:
         self._in_place = {name: local[name] for name in stays}
         local = {name: tensor for name, tensor in local.items() if name not in stays}
         self._buffers = {name: self._buffer(name, tensor) for name, tensor in local.items()}
-        queue, self._on_host = None, []
-        for name, tensor in local.items():
-            buffer = self._buffers[name]
-            if tensor.device.type == "cpu" and tensor.is_contiguous():
-                self._on_host.append((buffer, tensor))
-            else:
-                buffer.copy_(tensor, non_blocking=queues(tensor.device))
-                queue = tensor.device if queues(tensor.device) else queue
-        self._copied = None if queue is None else Mark(queue).record()
+        self._on_host = []
+        device = next((one.device for one in local.values() if queues(one.device)), _CPU)
+        with self._side.reading(local.values(), device):
+            for name, tensor in local.items():
+                buffer = self._buffers[name]
+                if tensor.device.type == "cpu" and tensor.is_contiguous():
+                    self._on_host.append((buffer, tensor))
+                else:
+                    buffer.copy_(tensor, non_blocking=queues(tensor.device))
+            self._copied = Mark(device).record() if queues(device) else None
+        if not self._settled:
+            self.settle()
+
+    def settle(self) -> None:
+        """Have a GPU finish its copies before it does what is queued from now on. The host does not
+        wait.
+        """
+        self._side.join()
 
     def copy(self) -> None:
         """Copy what lies on the host.

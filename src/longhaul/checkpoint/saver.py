@@ -68,7 +68,7 @@ class Saver:
     """Whoever changes the state calls `settle` before. Else `save` returns after the copy."""
 
     def __post_init__(self) -> None:
-        self._staging = Staging()
+        self._staging = Staging(self.settled)
         self._copied = threading.Event()
         self._copied.set()
         self._not_copied: BaseException | None = None
@@ -121,7 +121,10 @@ class Saver:
         return self._not_copied is not None or not self._copied.is_set()
 
     def settle(self) -> None:
-        """Wait until the state may change; raises whatever kept the copy from being made, once."""
+        """Wait until the state may change; raises whatever kept the copy from being made, once. For
+        copies of a GPU only the GPU waits.
+        """
+        self._staging.settle()
         if self.copying:
             began = self.clock.monotonic()
             self._copied.wait()

@@ -8,7 +8,7 @@ supervisor has shared memory, they lie there (`host_buffers.py`), and outlive th
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -28,6 +28,7 @@ from longhaul.core.units import Bytes
 from longhaul.model.device import Mark, SideStream, queues
 from longhaul.parallel.control import Control
 
+_CPU = torch.device("cpu")
 _FEWEST = 2
 """With a single snapshot, the one that is taken next would be the only one to go back to."""
 _MOST = 8
@@ -90,9 +91,7 @@ class SnapshotRing:
     """Memory that outlives this process; None: its own."""
     settled: bool = False
     """Whoever changes the state calls `settle` before, so that a GPU computes while it copies."""
-    _side: SideStream | None = field(default=None, init=False)
-    _read: Sequence[Tensor] = field(default=(), init=False)
-    """What a GPU may still copy from: nothing else may be given its memory."""
+    _side: SideStream = field(default_factory=SideStream, init=False)
     _held: list[_Held] = field(default_factory=list, init=False)
 
     @property
@@ -109,8 +108,8 @@ class SnapshotRing:
         tensors = {name: local_of(tensor) for name, tensor in state.tensors.items()}
         places, size = lay_out(tensors)
         devices = (tensor.device for tensor in tensors.values() if queues(tensor.device))
-        device = next(devices, None)
-        pinned = device is not None
+        device = next(devices, _CPU)
+        pinned = queues(device)
         fit = min(self.budget // max(1, taken_bytes(size, pinned)), self.most)
         if not self._agreed(fit >= _FEWEST):
             self.clear()
@@ -125,7 +124,13 @@ class SnapshotRing:
             self.budget = 0
             self.clear()
             return False
-        copied = self._copy(tensors, places, buffer, device)
+        with self._side.reading(tensors.values(), device):
+            for name, tensor in tensors.items():
+                # What lies on the host is copied before this returns, and may change at once.
+                places[name].view(buffer).copy_(tensor, non_blocking=queues(tensor.device))
+            copied = Mark(device).record() if pinned else None
+        if not self.settled:
+            self.settle()
         for held in self._held:
             held.settle()  # their copies arrived long ago
         new = _Held(Snapshot(step, draw), buffer, places, facts, copied, shared)
@@ -137,33 +142,11 @@ class SnapshotRing:
         self._held.sort(key=lambda held: held.snapshot.step)
         return True
 
-    def _copy(
-        self,
-        tensors: Mapping[str, Tensor],
-        places: Mapping[str, Place],
-        buffer: Tensor,
-        device: torch.device | None,
-    ) -> Mark | None:
-        """Queue all copies; a mark behind them where there is a queue."""
-        if device is not None and self._side is None:
-            self._side = SideStream(device)
-        with nullcontext() if self._side is None else self._side.following():
-            for name, tensor in tensors.items():
-                # What lies on the host is copied before this returns, and may change at once.
-                places[name].view(buffer).copy_(tensor, non_blocking=queues(tensor.device))
-            copied = None if device is None else Mark(device).record()
-        self._read = tuple(tensors.values())
-        if not self.settled:
-            self.settle()
-        return copied
-
     def settle(self) -> None:
         """Have the GPU finish its copies before it does what is queued from now on: the state may
         change. The host does not wait.
         """
-        if self._read and self._side is not None:
-            self._side.join()
-        self._read = ()
+        self._side.join()
 
     def kept(self) -> tuple[Snapshot, ...]:
         """What can be gone back to, by rising step."""

@@ -5,12 +5,13 @@ for a context, or another replica's generator is seeded. So a process claims its
 anything is computed; what records, waits or draws names it; and a helper thread works within `on`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
+_CPU = torch.device("cpu")
 _ONE_QUEUE = ("cpu", "meta", "mps")
 """Kinds that compute while the host waits, or that have one queue and no events of ours."""
 
@@ -85,28 +86,42 @@ class Mark:
 
 
 class SideStream:
-    """A second stream of a device, for copies beside what is computed on the current one."""
+    """A second stream of a device, made when it is first used, for copies beside what is computed
+    on the current one; nothing where there is no queue.
+    """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._module = torch.get_device_module(device)
-        with on(device):
-            self._stream = self._module.Stream(device)
+    def __init__(self) -> None:
+        self._device = _CPU
+        self._stream: Any = None
+        self._read: tuple[torch.Tensor, ...] = ()
+        """What may still be copied from: nothing else may be given its memory."""
 
     @contextmanager
-    def following(self) -> Iterator[None]:
-        """What is queued in the body runs here, behind all that is queued before; later work on the
-        current stream does not wait for it.
+    def reading(self, tensors: Iterable[torch.Tensor], device: torch.device) -> Iterator[None]:
+        """Copies of `tensors` that the body queues run here, behind all that is queued on the
+        current stream by now; later work there waits for them from `join` on.
         """
-        with on(self._device):
-            self._stream.wait_stream(self._module.current_stream(self._device))
-            with self._module.stream(self._stream):
+        if not queues(device):
+            yield
+            return
+        module = torch.get_device_module(device)
+        with on(device):
+            if self._stream is None:
+                self._device, self._stream = device, module.Stream(device)
+            self._stream.wait_stream(module.current_stream(device))
+            self._read = tuple(tensors)
+            with module.stream(self._stream):
                 yield
 
     def join(self) -> None:
-        """Later work on the current stream waits for what is queued here; the host does not."""
-        with on(self._device):
-            self._module.current_stream(self._device).wait_stream(self._stream)
+        """Later work on the current stream waits for the copies, and may change what they read; the
+        host does not wait.
+        """
+        if self._read:
+            with on(self._device):
+                current = torch.get_device_module(self._device).current_stream(self._device)
+                current.wait_stream(self._stream)
+        self._read = ()
 
 
 def wait_for(device: torch.device) -> None:

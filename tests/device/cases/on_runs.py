@@ -122,9 +122,11 @@ def test_batches_are_page_locked_where_they_are_read(fake, make_trainer) -> None
     assert len(fake.pinned_on) >= tensors * 8
 
 
-def test_snapshots_are_copied_beside_the_next_pass(fake, make_trainer) -> None:
+@pytest.mark.parametrize("what", ["snapshot_interval_steps", "interval_steps"])
+def test_the_state_is_copied_beside_the_next_pass(fake, make_trainer, what: str) -> None:
     """The device alone waits: the copies for the step before, the next update for the copies."""
-    trainer = make_trainer("evaluation.interval_steps=0", "checkpoint.interval_steps=0")
+    none = ("checkpoint.interval_steps=0", "checkpoint.snapshot_interval_steps=0")
+    trainer = make_trainer("evaluation.interval_steps=0", *none, f"checkpoint.{what}=2")
     step, asked = trainer.training_step, fake.module.asked
     update, compute = step.optimizer.step, step.compute
 
@@ -139,7 +141,7 @@ def test_snapshots_are_copied_beside_the_next_pass(fake, make_trainer) -> None:
     finished(trainer)
     wanted = ("beside waits", "beside copies", "passes", "waits", "update")
     order = [what for what, _ in groupby(what for what, _ in asked if what in wanted)]
-    between = [*wanted, "passes", "update"]  # a snapshot is taken every other step
+    between = [*wanted, "passes", "update"]  # it is copied every other step
     begin = order.index("beside waits")
     assert order[begin : begin + 3 * len(between)] == 3 * between
     assert fake.waited == {"tests"}

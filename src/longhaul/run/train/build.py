@@ -1,6 +1,7 @@
 """Building what a trainer works with on the device of one process, weights fresh."""
 
 import os
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -106,13 +107,10 @@ def begin_with_given(parts: Parts, recipe: Recipe) -> None:
 
 
 def _settle(parts: Parts) -> None:
-    """Wait for a save, and let the device wait for a snapshot, that still reads the state which is
-    about to change.
-    """
+    """Wait for a snapshot or a save that still reads the state which is about to change."""
     parts.snapshots.settle()
-    if parts.saver.copying:
-        with parts.time_buckets.track("checkpoint_stall"):
-            parts.saver.settle()
+    with parts.time_buckets.track("checkpoint_stall") if parts.saver.copying else nullcontext():
+        parts.saver.settle()
 
 
 def hardware(parts: Parts, recipe: Recipe) -> dict[str, Any]:
