@@ -162,6 +162,23 @@ def test_on_a_gpu_copies_are_queued_ahead_of_later_work():
     assert owner.held["weight"].equal(before + 2)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_copies_are_made_beside_work_and_ahead_of_changes():
+    ring = SnapshotRing(4 << 30, settled=True)
+    owner = Owner({"weight": torch.zeros(1 << 27, device="cuda")})
+    product = torch.randn(4096, 4096, device="cuda")
+    for step in (1, 2, 3):
+        assert ring.take(step, step, capture({"part": owner}))
+        for _ in range(10):
+            product = torch.mm(product, product).clamp_(-1, 1)
+        ring.settle()
+        owner.held["weight"].add_(1)
+    for step in (1, 3):
+        ring.hand_back(step, lambda _: {"part": owner})
+        assert owner.held["weight"].eq(step - 1).all()
+
+
 class Ranks:
     """The control of a world whose other rank answers as it is told."""
 

@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from longhaul.config.load import load_recipe
+from longhaul.config.model import ModelSection
 from longhaul.config.size import shrunken
 from longhaul.model import chunked_loss
 from longhaul.model.chunked_loss import kernel_for
+from longhaul.model.initialise import build
 from longhaul.train.equality import make_step
 
 CASES = Path(__file__).with_name("triton_cases")
@@ -36,6 +38,34 @@ def test_in_a_process_of_its_own(cases: str, tmp_path: Path) -> None:
         cwd=CASES.parents[2],
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_gpu_it_trains_as_pytorch_does(compiled: bool, dtype: torch.dtype) -> None:
+    device = torch.device("cuda")
+    kernel = kernel_for(device)
+    if kernel is None:
+        pytest.skip("this GPU is not taken, or Triton is missing")
+    settings = ModelSection(
+        layers=1, heads=2, width=128, context=512, logit_softcap=15.0, z_loss=1e-3,
+        vocab_multiple=64, ahead_stages=({"from_step": 0, "weights": (0.5,)},),
+    )  # fmt: skip
+    tokens = torch.randint(50_257, (4, 512), device=device)
+    found = []
+    for taken in (None, kernel):
+        model = build(settings, 50_257, 0, device)
+        model.loss_kernel = taken
+        form = torch.compile(model, dynamic=False) if compiled else model
+        with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            loss = form(tokens, tokens)
+        (loss / tokens.numel()).backward()
+        found.append([loss.detach(), *(weight.grad for weight in model.parameters())])
+    rtol, atol = (1e-4, 1e-6) if dtype == torch.float32 else (2e-2, 1e-4)
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize(
