@@ -42,8 +42,8 @@ def loss_in_place(
     counts_KR = torch.stack([(wanted_R != IGNORED_TARGET) * weight for weight, wanted_R in asked])
     found_3R = torch.empty(3, rows, dtype=torch.float32, device=logits_RV.device)
     _replace_by_gradient[(rows,)](
-        logits_RV, padding_V, targets_KR, counts_KR, found_3R, rows, columns, softcap, z_loss,
-        IS_CAPPED=softcap > 0, IS_PADDED=padding_V is not None, K=len(asked),
+        logits_RV, padding_V, targets_KR, counts_KR, found_3R, rows, softcap, z_loss,
+        V=columns, K=len(asked), IS_CAPPED=softcap > 0, IS_PADDED=padding_V is not None,
         BLOCK=min(_MOST_COLUMNS, triton.next_power_of_2(columns)), num_warps=_WARPS,
     )  # fmt: skip
     losses_R, log_normaliser_R, largest_R = found_3R.unbind()
@@ -65,37 +65,38 @@ def _bent(logit, padding, softcap, IS_CAPPED: tl.constexpr):
 
 @triton.jit
 def _loaded(
-    logits, paddings, column, columns, softcap,
-    IS_CAPPED: tl.constexpr, IS_PADDED: tl.constexpr,
+    logits, paddings, column, softcap,
+    V: tl.constexpr, IS_CAPPED: tl.constexpr, IS_PADDED: tl.constexpr,
 ):  # fmt: skip
     """The same of these columns; beyond the last one is padding."""
-    logit = tl.load(logits + column, mask=column < columns, other=0.0).to(tl.float32)
-    padding = tl.where(column < columns, 0.0, -float("inf"))
+    logit = tl.load(logits + column, mask=column < V, other=0.0).to(tl.float32)
+    padding = tl.where(column < V, 0.0, -float("inf"))
     if IS_PADDED:
-        padding += tl.load(paddings + column, mask=column < columns, other=0.0).to(tl.float32)
+        padding += tl.load(paddings + column, mask=column < V, other=0.0).to(tl.float32)
     return _bent(logit, padding, softcap, IS_CAPPED)
 
 
 @triton.jit
 def _replace_by_gradient(
     logits, paddings, targets, counts, found,
-    rows, columns, softcap, z_loss,
-    IS_CAPPED: tl.constexpr, IS_PADDED: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
+    rows, softcap, z_loss,
+    V: tl.constexpr, K: tl.constexpr, IS_CAPPED: tl.constexpr, IS_PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row of `loss_in_place`. Names in plural point at the first row's."""
     row = tl.program_id(0)
-    logits += row.to(tl.int64) * columns
+    logits += row.to(tl.int64) * V
     targets += row
     counts += row
     # Ahead of the first sum, in which all threads wait for each other: later ones overwrite it.
     target = tl.maximum(tl.load(targets), 0)
-    at_target, _ = _loaded(logits, paddings, target, columns, softcap, IS_CAPPED, IS_PADDED)
+    at_target, _ = _loaded(logits, paddings, target, softcap, V, IS_CAPPED, IS_PADDED)
     # Finite, so that a block of nothing but padding adds exp(-inf), not exp(inf - inf).
     largest = -3.4e38
     total = 0.0
-    for first in range(0, columns, BLOCK):
+    for first in range(0, V, BLOCK):
         column = first + tl.arange(0, BLOCK)
-        logit, slope = _loaded(logits, paddings, column, columns, softcap, IS_CAPPED, IS_PADDED)
+        logit, slope = _loaded(logits, paddings, column, softcap, V, IS_CAPPED, IS_PADDED)
         larger = tl.maximum(largest, tl.max(logit, 0))
         total = total * tl.exp(largest - larger) + tl.sum(tl.exp(logit - larger), 0)
         largest = larger
@@ -111,12 +112,12 @@ def _replace_by_gradient(
     tl.store(found + rows + row, normaliser)
     # A maximum passes NaN over; the sum does not.
     tl.store(found + 2 * rows + row, tl.where(total == total, largest, total))
-    for first in range(0, columns, BLOCK):
+    for first in range(0, V, BLOCK):
         column = first + tl.arange(0, BLOCK)
-        logit, slope = _loaded(logits, paddings, column, columns, softcap, IS_CAPPED, IS_PADDED)
+        logit, slope = _loaded(logits, paddings, column, softcap, V, IS_CAPPED, IS_PADDED)
         gradient = tl.exp(logit - largest) * factor
         for k in tl.static_range(K):
             is_target = column == tl.maximum(tl.load(targets + k * rows), 0)
             gradient -= tl.where(is_target, tl.load(counts + k * rows), 0.0)
         gradient = (gradient * slope).to(logits.dtype.element_ty)
-        tl.store(logits + column, gradient, mask=column < columns)
+        tl.store(logits + column, gradient, mask=column < V)

@@ -23,8 +23,10 @@ POINTERS = ("paddings", "targets", "counts", "found")
 @pytest.mark.parametrize("is_capped", [False, True])
 def test_it_compiles_to_ptx(capability: int, element: str, is_capped: bool) -> None:
     types = dict(zip(POINTERS, (f"*{element}", "*i64", "*fp32", "*fp32"), strict=True))
-    numbers = {"rows": "i32", "columns": "i32", "softcap": "fp32", "z_loss": "fp32"}
-    constants = {"IS_CAPPED": is_capped, "IS_PADDED": True, "K": 3, "BLOCK": 4096}
+    numbers = {"rows": "i32", "softcap": "fp32", "z_loss": "fp32"}
+    constants = {
+        "V": 50_304, "K": 3, "IS_CAPPED": is_capped, "IS_PADDED": True, "BLOCK": 4096,
+    }  # fmt: skip
     signature = {
         "logits": f"*{element}",
         **types,
