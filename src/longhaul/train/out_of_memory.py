@@ -250,7 +250,9 @@ class MemoryGuard:
         ways = parts.ranks.layout.tensor if parts.ranks else 1
         vocab_size, is_whole = parts.step.model.vocab_size, ways > 1
         is_whole |= settings.precision.half_weights == "fp16"
-        rows = computed if is_whole else rows_at_once(computed, vocab_size, device.type == "cpu")
+        in_place = parts.step.model.loss_kernel is not None
+        on_cpu = device.type == "cpu"
+        rows = computed if is_whole else rows_at_once(computed, vocab_size, on_cpu, in_place)
         logits = rows * vocab_size * _FLOAT32 // ways
         held = [
             Held(name, self._before[name], size, "host" if name in _HOSTED else "device")
