@@ -114,7 +114,9 @@ def test_training_waits_in_evaluation_alone(fake, make_trainer, offload: str) ->
 
 def test_batches_are_page_locked_where_they_are_read(fake, make_trainer) -> None:
     """In the background, once a batch; all micro-batches are copied from there."""
-    finished(make_trainer("evaluation.interval_steps=0", "checkpoint.interval_steps=0"))
+    trainer = make_trainer("evaluation.interval_steps=0", "checkpoint.interval_steps=0")
+    fake.pinned_on.clear()
+    finished(trainer)
     tensors = 3  # tokens, targets, sources
     # Nobody has guessed the first batch.
     assert fake.pinned_on[:tensors] == ["MainThread"] * tensors
