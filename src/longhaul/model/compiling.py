@@ -111,7 +111,7 @@ class Forms:
 
     def is_new(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> bool:
         """Whether a micro-batch of training compiles something: the model, or attention's kernel.
-        Passes that read gauges run uncompiled, but the first finds nothing warm.
+        With gauges it is another form.
         """
         return self._form(sequences, length, window, read_gauges) not in self._seen
 
@@ -129,9 +129,6 @@ class Forms:
         self, sequences: int, length: int, window: int | None, read_gauges: bool
     ) -> tuple[object, ...] | None:
         """None: nothing is compiled for it."""
-        ahead = self.ahead if self.compiled and not read_gauges else ()
-        if flex_attends(self.settings, length, self.device):
-            return sequences, length, window, read_gauges, ahead
-        if not self.compiled:
+        if not (self.compiled or flex_attends(self.settings, length, self.device)):
             return None
-        return ("gauges",) if read_gauges else (sequences, length, window, ahead)
+        return sequences, length, window, read_gauges, self.ahead if self.compiled else ()

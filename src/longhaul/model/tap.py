@@ -55,6 +55,8 @@ class Tap:
         """Readings in a drained tensor."""
         self._folded = torch.empty(self.size, device=device)
         self._losses: list[Tensor] = []
+        # Apart from those of earlier passes: by their number a pass would be compiled anew.
+        self._losses_of_pass: Tensor | None = None
         self.is_open = False
         self._start_afresh()
 
@@ -67,6 +69,9 @@ class Tap:
             yield self
         finally:
             self.is_open = False
+            if self._losses_of_pass is not None:
+                self._losses.append(self._losses_of_pass)
+            self._losses_of_pass = None
 
     def write(self, name: str, value: Tensor, layer: int = 0) -> None:
         """Fold a scalar tensor into a reading, of the model or a layer; nothing if closed."""
@@ -89,7 +94,8 @@ class Tap:
     def keep_losses(self, losses_BT: Tensor, counted_BT: Tensor) -> None:
         """Keep each sequence's loss if open; without a target it is 0, `counted_BT` false."""
         if self.is_open:
-            self._losses.append(torch.stack((losses_BT.sum(dim=1), counted_BT.sum(dim=1))))
+            sums_2B = torch.stack((losses_BT.sum(dim=1), counted_BT.sum(dim=1)))
+            self._losses_of_pass = sums_2B
 
     def drain(self, combine: Combine | None = None) -> Tensor:
         """The readings since the last call, on the device, layer by layer, then those of the model;

@@ -1,9 +1,8 @@
 """Bytes that a forward pass leaves for its backward pass, and that an evaluation holds at its peak.
 
 The lists follow `model/block.py`, `model/attention.py`, `model/layers.py` and `model/head.py` as
-they run uncompiled, which gauge steps and evaluations do; compiled steps keep less. `tokens` are
-those of a pass on one rank, `length` those of a sequence; `on_cpu` means the CPU's kernels, a GPU's
-otherwise.
+they run uncompiled, which evaluations always do; compiled steps keep less. `tokens` are those of a
+pass on one rank, `length` those of a sequence; `on_cpu` means the CPU's kernels, a GPU's otherwise.
 """
 
 from dataclasses import dataclass

@@ -43,9 +43,10 @@ def fitting_micro_sequences(
 ) -> Found:
     """The largest micro-batch that this device computes within its memory.
 
-    Measured by real passes at the run's longest sequences, uncompiled, as gauge steps are, and by
-    the pass of an evaluation. Of several `ranks` the one with the least room decides. As many
-    sequences as `below` are known to be too many. The training state keeps every byte.
+    Measured by real passes at the run's longest sequences, as gauge steps compute them (on a CPU
+    always uncompiled, which takes no less), and by the pass of an evaluation. Of several `ranks`
+    the one with the least room decides. As many sequences as `below` are known to be too many. The
+    training state keeps every byte.
 
     Raises:
         NeedsPerson: not even one sequence fits.

@@ -216,10 +216,12 @@ class TrainingStep:
         second on every gradient is there while it is added to. Nothing is left behind.
         """
         tokens_BT = self._any_tokens(sequences, length)
-        with self.aside():
+        # On a CPU operations are followed one by one, which generated code hides.
+        on_cpu = self.device.type == "cpu"
+        with self.aside(), self._uncompiled() if on_cpu else nullcontext():
             for _ in range(2):
                 self.alive()
-                # With gauges, as those steps take the most memory; they run uncompiled.
+                # With gauges, as those steps take the most memory.
                 loss = self._loss(tokens_BT, tokens_BT, read_gauges=True, window=None)
                 self._backward(loss / tokens_BT.numel())
 
@@ -259,15 +261,23 @@ class TrainingStep:
         """Steps in the body compute eagerly, by PyTorch's own operations, and in float32 if their
         weights are.
         """
-        before, kernel = (self._forward, self.forms, self._precision), self.model.loss_kernel
-        self.model.loss_kernel = None
-        self._forward, self._precision = self.model, PrecisionSection(compute="float32")
+        before, self._precision = self._precision, PrecisionSection(compute="float32")
+        kernel, self.model.loss_kernel = self.model.loss_kernel, None
+        try:
+            with self._uncompiled():
+                yield
+        finally:
+            self._precision = before
+            self.model.loss_kernel = kernel
+
+    @contextmanager
+    def _uncompiled(self) -> Iterator[None]:
+        before, self._forward = (self._forward, self.forms), self.model
         self.forms = Forms(self.model.settings, self.device, compiled=False)
         try:
             yield
         finally:
-            self._forward, self.forms, self._precision = before
-            self.model.loss_kernel = kernel
+            self._forward, self.forms = before
 
     def apply_settings(self, settings: OptimSection, learning_rate: float) -> None:
         """Take changed settings into the optimizer and the loss scale; all state is kept."""
@@ -339,9 +349,8 @@ class TrainingStep:
         with autocast(self.device, self._precision):
             loss: torch.Tensor
             if read_gauges:
-                # They run uncompiled: a second compiled form would cost more than it saves.
                 with self.model_gauges.tap.open_for_forward() as tap:
-                    loss = self.model(tokens_BT, targets_BT, tap=tap, window=window, **of_stage)
+                    loss = self._forward(tokens_BT, targets_BT, tap=tap, window=window, **of_stage)
             else:
                 loss = self._forward(tokens_BT, targets_BT, window=window, **of_stage)
         return point(Point.LOSS, loss, step=self, sequences=len(tokens_BT))

@@ -39,7 +39,7 @@ class StepInput:
     window: int | None = None
     """Positions that windowed layers attend to, while a stage of `model.window_stages` holds."""
     read_gauges: bool = False
-    """Gauge steps run uncompiled."""
+    """Compiled, steps with gauges are code of their own."""
     resets: tuple[Reset, ...] = ()
     """Of the ledger when the step was made. A folder holds none: its state has been through them,
     and its few steps lie within one stretch."""

@@ -1,0 +1,72 @@
+"""Compiled steps: what they compute, and how often they are compiled."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from longhaul.config.load import load_recipe
+from longhaul.data.batches import Batch
+from longhaul.train.parts import build_step
+from longhaul.train.step import TrainingStep
+
+TINY = (
+    "model.width=16", "model.layers=2", "model.heads=2", "model.context=16",
+    "model.vocab_multiple=64", "batch.sequence_length=16", "batch.stages=[]",
+    "machine.compile=true",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Captured as graphs, without generating code, which a machine may lack a compiler for."""
+    plain = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda model, **_: plain(model, backend="aot_eager", dynamic=False)
+    )
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def make_step(*overrides: str) -> TrainingStep:
+    recipe = load_recipe("drill", [*TINY, *overrides]).recipe
+    return build_step(recipe, 30, 0, torch.device("cpu"), sources=("books", "web"))
+
+
+def some_batch(number: int, sequences: int = 6) -> Batch:
+    generator = torch.Generator().manual_seed(number)
+    window_BT = torch.randint(30, (sequences, 17), generator=generator)
+    source_B = torch.arange(sequences) % 2
+    return Batch(window_BT[:, :-1], window_BT[:, 1:], sequences * 16, number, 0, source_B)
+
+
+def num_graphs() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+@pytest.mark.parametrize(
+    "recompute",
+    ["none", *(pytest.param(how, marks=pytest.mark.slow) for how in ("full", "selective"))],
+)
+def test_steps_with_gauges_are_one_more_graph_with_the_same_readings(recompute: str) -> None:
+    """Also of the several micro-batches of a step, and where a layer is computed again."""
+    options = (f'machine.activation_checkpointing="{recompute}"',)
+    eager, compiled = make_step(*options, "machine.compile=false"), make_step(*options)
+    before = num_graphs()
+    for number in range(6):
+        gauges = number % 3 == 1
+        expected = eager(some_batch(number), 2, 1e-2, gauges)
+        found = compiled(some_batch(number), 2, 1e-2, gauges)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        if number == 1:
+            assert expected.numel() > 20, "the gauges are among the figures"
+    assert num_graphs() - before == 2
+
+
+def test_a_rehearsal_on_a_cpu_compiles_nothing() -> None:
+    """Its operations are followed one by one."""
+    step, before = make_step(), num_graphs()
+    step.rehearse(2, 16)
+    assert num_graphs() == before
+    assert step.forms.is_new(2, 16, None, True)
