@@ -1,14 +1,19 @@
 """Compiled steps: what they compute, and how often they are compiled."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from longhaul.config.load import load_recipe
+from longhaul.core.events import EventKind
+from longhaul.core.records import Event
 from longhaul.data.batches import Batch
+from longhaul.model.head import SummedLoss
 from longhaul.train.parts import build_step
 from longhaul.train.step import TrainingStep
+from longhaul.train.trainer import Trainer
 
 TINY = (
     "model.width=16", "model.layers=2", "model.heads=2", "model.context=16",
@@ -70,3 +75,64 @@ def test_a_rehearsal_on_a_cpu_compiles_nothing() -> None:
     step.rehearse(2, 16)
     assert num_graphs() == before
     assert step.forms.is_new(2, 16, None, True)
+
+
+def test_each_form_is_compiled_at_its_first_pass_and_counted() -> None:
+    step = make_step()
+    assert step.compilations is not None
+    found = []
+    for number, gauges in enumerate((False, False, True, False, True)):
+        step(some_batch(number), 2, 1e-2, gauges)
+        found.append(step.compilations.drain())
+    assert [compiled is not None for compiled in found] == [True, False, True, False, False]
+    for compiled in filter(None, found):
+        assert (compiled.graphs, compiled.graph_breaks, compiled.recompilations) == (1, 0, 0)
+        assert compiled.took_s > 0.1
+        assert compiled.message == ""
+    assert make_step("machine.compile=false").compilations is None
+
+
+def test_a_recompilation_that_no_form_explains_is_told_with_torchs_reason() -> None:
+    step = make_step()
+    assert step.compilations is not None
+    step(some_batch(0), 2, 1e-2, False)
+    step.compilations.drain()
+    step.model.residual_clamp = 7.0
+    step(some_batch(1), 2, 1e-2, False)
+    compiled = step.compilations.drain()
+    assert compiled is not None
+    assert compiled.recompilations == 1
+    assert "clamp" in compiled.message
+    step.settle(step.model.settings.model_copy(update={"residual_clamp": 5.0}), 2)
+    step(some_batch(2), 2, 1e-2, False)
+    compiled = step.compilations.drain()
+    assert compiled is not None, "a run may change it, which is another form"
+    assert compiled.recompilations == 0
+
+
+def test_a_graph_break_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = SummedLoss.forward
+
+    def broken(*given: Any, **named: Any) -> torch.Tensor:
+        torch._dynamo.graph_break(msg="enough of it")
+        return plain(*given, **named)
+
+    monkeypatch.setattr(SummedLoss, "forward", broken)
+    step = make_step()
+    assert step.compilations is not None
+    step(some_batch(0), 2, 1e-2, False)
+    compiled = step.compilations.drain()
+    assert compiled is not None
+    assert compiled.graph_breaks >= 1
+    assert compiled.graphs > 1
+    assert compiled.recompilations == 0
+    assert "enough of it" in compiled.message
+    step(some_batch(1), 2, 1e-2, False)
+    assert step.compilations.drain() is None
+
+
+def test_a_run_writes_down_what_was_compiled(make_trainer: Callable[..., Trainer]) -> None:
+    trainer = make_trainer("machine.compile=true", "train.steps=5", "batch.stages=[]")
+    events = [e for e in trainer.steps() if isinstance(e, Event) and e.kind == EventKind.COMPILED]
+    assert [(event.step, event.data["graphs"]) for event in events] == [(1, 1), (3, 1)]
+    assert all(event.data["text"] for event in events)

@@ -61,7 +61,9 @@ class TerminalView(View):
         """A record that was just journalled."""
         if isinstance(record, StepRecord):
             self._show_step(record)
-        elif record.kind == EventKind.EVALUATION:
+        elif record.kind == EventKind.COMPILED and record.data.get("message"):
+            self.say(f"step {record.step:>6}  WARNING: {record.data['message']}")
+        elif record.kind in (EventKind.EVALUATION, EventKind.COMPILED):
             self.say(f"step {record.step:>6}  {event_line(record)}")
         elif record.kind == EventKind.CHECKPOINT_FAILED:
             self.say(f"WARNING: {record.data.get('message', 'a checkpoint was not saved')}")

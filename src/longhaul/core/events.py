@@ -60,6 +60,10 @@ class EventKind(StrEnum):
     """A setting that was decided for a later step holds from this one on; no data."""
     PRECISION_KEPT = "precision-kept"
     """This machine would have chosen another format of numbers: `kept`, `here`, `text`."""
+    COMPILED = "compiled"
+    """Passes were compiled in this step: `graphs`, `took_s`, `pieces` of code and how many of them
+    were `cached`, `graph_breaks` and `recompilations`, which should be 0, and their `reasons`;
+    `text`, or a `message` if they are not."""
     OPTIMIZER_SWAPPED = "optimizer-swapped"
     """Another update rule trains on: `old`, `new`, `state` (fresh)."""
     STATE_RESET = "state-reset"

@@ -209,6 +209,8 @@ def event_in_words(event: Event) -> tuple[Tone, str] | None:
     """Tone and sentence of an event; None where it is as it should be, or told elsewhere."""
     data = event.data
     match event.kind:
+        case EventKind.COMPILED if data.get("message"):
+            return "warning", f"Compilation fell short: {data['message']}"
         case EventKind.NODE_ORDERED if data.get("node") is None:
             return "warning", f"Another node was ordered, and none came: {_reason(data)}"
         case EventKind.NODE_ORDERED:

@@ -107,6 +107,8 @@ class Forms:
     """The model runs through torch.compile."""
     ahead: tuple[float, ...] = ()
     """Weights of the tokens after the next one: other weights are another form."""
+    clamp: float | None = None
+    """Of the residual stream; another one as well."""
     _seen: set[tuple[object, ...] | None] = field(default_factory=lambda: {None}, init=False)
 
     def is_new(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> bool:
@@ -115,9 +117,11 @@ class Forms:
         """
         return self._form(sequences, length, window, read_gauges) not in self._seen
 
-    def see(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> None:
-        """A micro-batch is computed."""
+    def see(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> bool:
+        """A micro-batch is computed; whether that compiles something."""
+        is_new = self.is_new(sequences, length, window, read_gauges)
         self._seen.add(self._form(sequences, length, window, read_gauges))
+        return is_new
 
     def see_evaluation(self, length: int) -> bool:
         """Sequences of `length` are evaluated; whether something must be compiled for that."""
@@ -131,4 +135,5 @@ class Forms:
         """None: nothing is compiled for it."""
         if not (self.compiled or flex_attends(self.settings, length, self.device)):
             return None
-        return sequences, length, window, read_gauges, self.ahead if self.compiled else ()
+        of_model = (self.ahead, self.clamp) if self.compiled else ()
+        return sequences, length, window, read_gauges, of_model

@@ -16,9 +16,11 @@ from longhaul.core.faults import Point, point
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch, real_tokens
 from longhaul.model.chunked_loss import kernel_for
+from longhaul.model.compilations import Compilations
 from longhaul.model.compiling import Forms, compiled_by_shape
 from longhaul.model.device import generator_states, key_generators, put_back_generators, to_device
 from longhaul.model.gpt import GPT
+from longhaul.model.masks import flex_attends
 from longhaul.model.weights import add_in_place
 from longhaul.monitor.gauges import ModelGauges, Readings
 from longhaul.monitor.weights import tensors_norm
@@ -63,6 +65,10 @@ class TrainingStep:
         self.model_gauges = ModelGauges(model, optimizer.groups, device, sources, sharding)
         self._forward = compiled_by_shape(model) if compiled else model
         self.forms = Forms(model.settings, device, compiled)
+        self.compilations: Compilations | None = None
+        """Counts them, where there are any."""
+        if compiled or flex_attends(model.settings, model.settings.context, device):
+            self.compilations = Compilations()
         if device.type == "cpu" and parallel is None and not compiled:
             add_in_place(model, but=("tokens",) if model.settings.tied_head else ())
         self._precision = precision
@@ -128,7 +134,7 @@ class TrainingStep:
 
     def settle(self, settings: ModelSection, step: int) -> None:
         """Bring into force, for the step after `step`, what of the model may change between two."""
-        self.model.residual_clamp = settings.residual_clamp
+        self.model.residual_clamp = self.forms.clamp = settings.residual_clamp
         self.model.ahead = self.forms.ahead = settings.ahead_at(step)
 
     def compute(
@@ -345,7 +351,9 @@ class TrainingStep:
             read_gauges, tokens_BT = (False, tokens_BT) if real_BT is None else (True, real_BT)
         tokens_BT = to_device(tokens_BT, self.device)
         targets_BT = to_device(targets_BT, self.device)
-        self.forms.see(tokens_BT.size(0), tokens_BT.size(1), window, read_gauges)
+        is_new = self.forms.see(tokens_BT.size(0), tokens_BT.size(1), window, read_gauges)
+        if self.compilations is not None:
+            self.compilations.begin()
         with autocast(self.device, self._precision):
             loss: torch.Tensor
             if read_gauges:
@@ -353,4 +361,6 @@ class TrainingStep:
                     loss = self._forward(tokens_BT, targets_BT, tap=tap, window=window, **of_stage)
             else:
                 loss = self._forward(tokens_BT, targets_BT, window=window, **of_stage)
+        if self.compilations is not None:
+            self.compilations.end(is_new)
         return point(Point.LOSS, loss, step=self, sequences=len(tokens_BT))

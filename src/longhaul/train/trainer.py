@@ -317,6 +317,9 @@ class Trainer:
             redone=redone,
         )
         self._drain.push(record, figures)
+        counts = parts.step.compilations
+        if counts is not None and (compiled := counts.drain()) is not None:
+            self._to_report.append((EventKind.COMPILED, compiled.data))
 
     def completed(self, wait: bool = True) -> Iterator[StepRecord]:
         """Records of the steps that the device has made; waits for all that are under way."""
