@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -47,6 +48,15 @@ class Outcome:
     bars: list[Bar]
     facts: dict[str, Any] = field(default_factory=dict)
     """For parts after it; JSON values."""
+
+
+def code_cache(folder: Path) -> dict[str, str]:
+    """Environment for compiled code in a folder, instead of the run's own; the driver's own cache
+    is of no use to freshly made code.
+    """
+    from longhaul.model.code_cache import VARIABLES
+
+    return {name: str(folder / part) for name, part in VARIABLES.items()}
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,8 @@ class Setting:
         self, recipe: str, *more: str, run: str = "run", text: bool = True, **environment: str
     ) -> "RunFolder":
         """`longhaul train` in processes of its own, with `more` settings; its run's folder.
-        NotMeasured if it does not end well.
+        NotMeasured if it does not end well. Runs share their compiled code, as peers do, unless the
+        `environment` has another place.
         """
         options = self.options(recipe, *more, text=text)
         return self.train_as_told(recipe, options, self.room / run, **environment)
@@ -135,7 +146,9 @@ class Setting:
         command = [sys.executable, "-m", "longhaul", "train", recipe, "--runs-dir", str(runs)]
         command += ["--prepared-dir", str(self.prepared), *sets(options)]
         command += [] if data is None else ["--data", str(data)]
-        self.run(command, ROOT, **environment)
+        self.run(
+            command, ROOT, **code_cache(Path(tempfile.gettempdir()) / "benchmarks") | environment
+        )
         return RunFolder(runs / load_recipe(recipe, options).recipe.name)
 
     def run(self, command: list[str], folder: Path, **environment: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.common import Bar, at_most, figure, missing
 from benchmarks.gpu import race
-from benchmarks.gpu.setting import QUIET, NotMeasured, Outcome, Setting
+from benchmarks.gpu.setting import QUIET, NotMeasured, Outcome, Setting, code_cache
 from benchmarks.quickstart import first_step_s
 from benchmarks.save_stall import stall, state_of
 
@@ -88,14 +88,9 @@ def start(setting: Setting) -> Outcome:
     recipe, cache = "gpt2-124m", setting.room / "compiled"
     settings = [*race.cut(setting.recipe(recipe), 3), *QUIET]
     setting.dataset(setting.recipe(recipe))
-    # Both caches that torch keeps on disk; the driver's own is of no use to freshly made code.
-    there = {
-        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-        "TRITON_CACHE_DIR": str(cache / "triton"),
-    }
     found = {}
     for way in ("cold", "warm"):
-        folder = setting.train(recipe, *settings, run=way, **there)
+        folder = setting.train(recipe, *settings, run=way, **code_cache(cache))
         found[way] = first_step_s(folder)
     compiled = setting.pick("compile cache", "nothing compiled: compile cache")
     return Outcome(

@@ -89,11 +89,16 @@ def machine() -> dict[str, Any]:
     }
 
 
+_ONLY_PLACES = {"TRITON_CACHE_DIR"}
+
+
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """Environment variables that change how numbers are computed or sent."""
     variables = os.environ if variables is None else variables
     return {
-        k: scrubbed(variables[k]) for k in sorted(variables) if k.startswith(_ENVIRONMENT_PREFIXES)
+        k: scrubbed(variables[k])
+        for k in sorted(variables)
+        if k.startswith(_ENVIRONMENT_PREFIXES) and k not in _ONLY_PLACES
     }
 
 

@@ -61,6 +61,8 @@ class RunFolder:
     """What is kept of single steps that went wrong, one folder a step."""
     workers = _Part("workers")
     """One log a worker process."""
+    compiled = _Part("compiled")
+    """What the compiler has generated, one folder a kind of machine and software."""
     trackers = _Part("trackers")
     """What mirrors of the run have written, and how far each has come."""
 

@@ -8,7 +8,7 @@ import torch
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import RecipeError
 from longhaul.core.heap import keep_freed_memory
-from longhaul.core.machine import machine
+from longhaul.core.machine import installed_packages, machine
 from longhaul.logbook.segments import SegmentOpening
 from longhaul.model.device import claim
 from longhaul.parallel.layout import LAYOUT, Place, usable_cores
@@ -76,6 +76,16 @@ def threads_before(recipe: Recipe, last: SegmentOpening | None, size: int) -> in
         return None
     threads = (last.fingerprint.get("torch") or {}).get("threads")
     return threads if isinstance(threads, int) and threads > 0 else None
+
+
+def compiler_facts(device: torch.device) -> dict[str, str]:
+    """What generated code is for."""
+    known = torch_facts(device)
+    names = ("version", "device", "cpu_capability", "cuda", "gpu")
+    facts = {name: str(known.get(name)) for name in names}
+    if device.type == "cuda":
+        facts["driver"] = str(getattr(torch._C, "_cuda_getDriverVersion", str)())
+    return facts | {"triton": installed_packages().get("triton", ""), "cpu": machine()["cpu"]}
 
 
 def torch_facts(device: torch.device) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from longhaul.core.faults import Point, point
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch, real_tokens
 from longhaul.model.chunked_loss import kernel_for
+from longhaul.model.code_cache import leave_full_cache
 from longhaul.model.compilations import Compilations
 from longhaul.model.compiling import Forms, compiled_by_shape
 from longhaul.model.device import generator_states, key_generators, put_back_generators, to_device
@@ -353,6 +354,8 @@ class TrainingStep:
         targets_BT = to_device(targets_BT, self.device)
         is_new = self.forms.see(tokens_BT.size(0), tokens_BT.size(1), window, read_gauges)
         if self.compilations is not None:
+            if is_new:
+                leave_full_cache()
             self.compilations.begin()
         with autocast(self.device, self._precision):
             loss: torch.Tensor

@@ -20,10 +20,14 @@ from longhaul.core.output import View
 from longhaul.core.units import short_count
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
+from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState
+from longhaul.model.code_cache import keep_code
 from longhaul.model.device import page_locked
+from longhaul.model.masks import flex_attends
 from longhaul.monitor.throughput import peak_flops
 from longhaul.optim.groups import describe
+from longhaul.parallel.device import compiler_facts
 from longhaul.parallel.world import World
 from longhaul.run.train.attempt import Attempt
 from longhaul.train.parts import Parts, build_step
@@ -94,6 +98,14 @@ def build_parts(
     )
     parts.step.before_change = partial(_settle, parts)
     return parts
+
+
+def keep_generated_code(folder: RunFolder, recipe: Recipe, device: torch.device) -> str:
+    """Before anything is compiled; a sentence for people, empty where nothing will be."""
+    attends = flex_attends(recipe.model, recipe.model.context, device)
+    if not (recipe.machine.compile or attends):
+        return ""
+    return keep_code(folder.compiled, folder.identity, compiler_facts(device))
 
 
 def begin_with_given(parts: Parts, recipe: Recipe) -> None:

@@ -29,7 +29,7 @@ from longhaul.parallel.layout import Place
 from longhaul.parallel.rendezvous import form_ranks, join
 from longhaul.parallel.world import FirstAbsent, part
 from longhaul.run.diagnose.live_search import FindCause, look_into
-from longhaul.run.train.build import begin_with_given, build_parts
+from longhaul.run.train.build import begin_with_given, build_parts, keep_generated_code
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train import orders
 from longhaul.train.coordinator import Ended, Follower
@@ -85,6 +85,7 @@ def follow(place: Place, known: RunFolder | None = None) -> ExitCode:
             settled=True,
         )  # fmt: skip
         device, ledger = ranks.device, briefing.ledger
+        keep_generated_code(folder, recipe, device)
         parts = build_parts(recipe, ledger, dataset, device, saver, time_buckets, ranks)
         leaving.callback(saver.close, time_buckets.alive)
         leaving.callback(parts.batches.close)

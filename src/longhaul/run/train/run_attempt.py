@@ -21,6 +21,7 @@ from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.run_history import is_fork
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.logbook.segments import read_segments
+from longhaul.model.code_cache import forget_old_code
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.control import RankLost, naming_the_lost_rank
 from longhaul.parallel.device import own_device, settle_torch, threads_before, torch_facts
@@ -32,6 +33,7 @@ from longhaul.run.train.build import (
     begin_with_given,
     build_parts,
     hardware,
+    keep_generated_code,
     saver_of,
     say_what_was_built,
 )
@@ -78,6 +80,9 @@ def _run(
         ranks = lead(place, Briefing(str(path), recipe, number, run_log.ledger, threads))
         device = ranks.device
     saver, ledger = saver_of(attempt, ranks), run_log.history.ledger
+    if kept := keep_generated_code(run_log.folder, recipe, device):
+        say(kept)
+        forget_old_code(run_log.folder.compiled)
     parts = build_parts(recipe, ledger, dataset, device, saver, run_log.time, ranks)
     say_what_was_built(parts, recipe, attempt.view)
     origin = _restore(attempt, parts)
