@@ -15,7 +15,7 @@ from longhaul.model import attention, compiling, masks
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build
 from longhaul.model.tap import Tap
-from longhaul.parallel.recompute import _selective, checkpoint_activations
+from longhaul.parallel.recompute import CompiledBlocks, _selective, checkpoint_activations
 from longhaul.train.memory import LiveBytes
 
 TOKENS = torch.randint(131, (4, 65), generator=torch.Generator().manual_seed(3))
@@ -53,6 +53,41 @@ def test_less_is_kept() -> None:
         passed(model_of(how))[1] for how in ("none", "selective", "full")
     )
     assert full < selective < everything
+
+
+@pytest.mark.parametrize("how", ["none", pytest.param("selective", marks=pytest.mark.slow)])
+def test_blocks_are_compiled_in_training_passes_alone(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    plain = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda block, **_: plain(block, backend="aot_eager", dynamic=False)
+    )
+    torch.compiler.reset()
+    graphs: Any = torch._dynamo.utils.counters["stats"]
+    eager, model = model_of(how), model_of(how)
+    blocks, before = CompiledBlocks(model), graphs["unique_graphs"]
+
+    def pass_of(model: GPT, tap: Tap | None = None) -> tuple[torch.Tensor, int]:
+        torch.manual_seed(5)
+        return model(TOKENS[:, :-1], TOKENS[:, 1:], tap=tap), graphs["unique_graphs"] - before
+
+    with Tap(GPT.gauges, len(model.blocks)).open_for_forward() as tap:
+        assert pass_of(model, tap)[1] == 0
+    with torch.no_grad():
+        assert pass_of(model)[1] == 0
+    blocks.enabled = False
+    assert pass_of(model)[1] == 0
+    blocks.enabled = True
+    (expected, _), (loss, compiled) = pass_of(eager), pass_of(model)
+    assert compiled == len(model.blocks)
+    for one in (expected, loss):
+        one.backward()
+    torch.testing.assert_close(loss, expected)
+    for (name, one), other in zip(eager.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=1e-4, msg=name)
+    assert pass_of(model)[1] == compiled
+    torch.compiler.reset()
 
 
 @pytest.mark.slow

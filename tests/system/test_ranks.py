@@ -1,6 +1,7 @@
 """A run of several real processes on gloo, as torchrun or srun would start them."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -233,3 +234,24 @@ def test_rank_0_that_ends_before_the_others_came_tells_them(
     assert "model.width" in wrong.outputs[0].read_text()
     finished = crew(alone, 2)
     assert finished.wait() == [0, 0], finished.said()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="needs a C++ compiler")
+@pytest.mark.parametrize("way", ["shard", "tensor"])
+def test_compiled_blocks_train_alike_with_no_graph_break(
+    tmp_path: Path, crew: Callable[..., Crew], way: str
+) -> None:
+    """Each block is a graph; FSDP's hooks run between them."""
+    plain, compiled = tmp_path / "plain", tmp_path / "compiled"
+    for folder, options in ((plain, ()), (compiled, ("--set", "machine.compile=true"))):
+        folder.mkdir()
+        layout = ("--set", f"parallel.{way}=2", "--set", "model.layers=2")
+        ranks = crew(folder, 2, *layout, *options)
+        assert ranks.wait() == [0, 0], ranks.said()
+    assert losses(compiled) == pytest.approx(losses(plain), rel=0, abs=1e-3)
+    events = [r for r in records(compiled) if isinstance(r, Event) and r.kind == "compiled"]
+    assert [event.step for event in events] == [1], "neither gauges nor evaluations compile"
+    (data,) = (event.data for event in events)
+    assert (data["graphs"], data["graph_breaks"], data["recompilations"]) == (2, 0, 0)
+    assert data["cached"] > 0, "equal blocks, and ranks, share their code"

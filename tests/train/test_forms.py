@@ -45,6 +45,12 @@ def test_a_compiled_model_compiles_each_form_with_gauges_and_without() -> None:
     assert forms.is_new(4, 32, None, True)
 
 
+def test_compiled_blocks_compile_nothing_for_gauges() -> None:
+    forms = Forms(model(), CPU, compiled=True, by_block=True)
+    assert seen(forms, 4, 64, None, False) == (True, False)
+    assert not forms.is_new(4, 64, None, True)
+
+
 def test_other_tokens_ahead_are_another_form_of_what_is_compiled_alone() -> None:
     for compiled, gauges, is_new in (
         (True, False, True),

@@ -105,6 +105,8 @@ class Forms:
     device: torch.device
     compiled: bool
     """The model runs through torch.compile."""
+    by_block: bool = False
+    """Its blocks do, each for itself, but in passes that read gauges (`parallel/recompute.py`)."""
     ahead: tuple[float, ...] = ()
     """Weights of the tokens after the next one: other weights are another form."""
     clamp: float | None = None
@@ -133,7 +135,8 @@ class Forms:
         self, sequences: int, length: int, window: int | None, read_gauges: bool
     ) -> tuple[object, ...] | None:
         """None: nothing is compiled for it."""
-        if not (self.compiled or flex_attends(self.settings, length, self.device)):
+        compiled = self.compiled and not (self.by_block and read_gauges)
+        if not (compiled or flex_attends(self.settings, length, self.device)):
             return None
-        of_model = (self.ahead, self.clamp) if self.compiled else ()
+        of_model = (self.ahead, self.clamp) if compiled else ()
         return sequences, length, window, read_gauges, of_model

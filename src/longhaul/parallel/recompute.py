@@ -1,5 +1,6 @@
 """Giving a module another way to compute; such as to compute again what it did not keep."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
@@ -13,6 +14,7 @@ from torch.utils.checkpoint import (
 
 from longhaul.model.block import Block
 from longhaul.model.carry import Carry
+from longhaul.model.compiling import compiled_by_shape
 from longhaul.model.gpt import GPT
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -72,6 +74,38 @@ class RecomputedBlock(Block):
             **more,
         )
         return out_BTD
+
+
+class CompiledBlocks:
+    """The blocks of a model, each with its own training pass through torch.compile, in place.
+
+    For a model that is dealt out: a graph of the whole would break at every collective that hooks
+    of FSDP make between its blocks. Equal blocks make equal graphs, whose code is generated once.
+    Passes that read gauges would need code for each layer, and run as they were, like evaluations.
+    """
+
+    def __init__(self, model: GPT) -> None:
+        self.enabled = True
+        # The first layer leaves its values to others (`model.value_residual`), once. Before torch
+        # had this, a graph break, which is told, and no graph of that layer.
+        if hasattr(torch._dynamo.config, "skip_fwd_side_effects_in_bwd_under_checkpoint"):
+            torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
+        for block in model.blocks:
+            way = partial(self._computed, block.forward, compiled_by_shape(block.forward))
+            block.forward = way
+
+    def _computed(
+        self,
+        plain: Callable[..., Tensor],
+        compiled: Callable[..., Tensor],
+        x_BTD: Tensor,
+        carry: Carry,
+        extra_value_BTD: Tensor | None = None,
+    ) -> Tensor:
+        reads_gauges = carry.tap is not None and carry.tap.is_open
+        trains = torch.is_grad_enabled() and not reads_gauges
+        way = compiled if self.enabled and trains else plain
+        return way(x_BTD, carry, extra_value_BTD)
 
 
 def _policy(context: Any, operation: Any, *given: Any, **named: Any) -> CheckpointPolicy:

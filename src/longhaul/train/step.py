@@ -33,6 +33,7 @@ from longhaul.train.pulse import Pulse
 if TYPE_CHECKING:  # one process alone has no use for it, and FSDP takes a second to import
     from longhaul.parallel.parallelize import Parallel
     from longhaul.parallel.pipeline import Pass, StageGPT
+    from longhaul.parallel.recompute import CompiledBlocks
 
 
 class TrainingStep:
@@ -64,8 +65,13 @@ class TrainingStep:
         self.device = device
         sharding = None if parallel is None else parallel.sharding
         self.model_gauges = ModelGauges(model, optimizer.groups, device, sources, sharding)
-        self._forward = compiled_by_shape(model) if compiled else model
-        self.forms = Forms(model.settings, device, compiled)
+        self._forward = compiled_by_shape(model) if compiled and parallel is None else model
+        self._compiled_blocks: CompiledBlocks | None = None
+        if compiled and parallel is not None:
+            from longhaul.parallel import recompute
+
+            self._compiled_blocks = recompute.CompiledBlocks(model)
+        self.forms = Forms(model.settings, device, compiled, by_block=parallel is not None)
         self.compilations: Compilations | None = None
         """Counts them, where there are any."""
         if compiled or flex_attends(model.settings, model.settings.context, device):
@@ -281,10 +287,15 @@ class TrainingStep:
     def _uncompiled(self) -> Iterator[None]:
         before, self._forward = (self._forward, self.forms), self.model
         self.forms = Forms(self.model.settings, self.device, compiled=False)
+        blocks = self._compiled_blocks
         try:
+            if blocks is not None:
+                blocks.enabled = False
             yield
         finally:
             self._forward, self.forms = before
+            if blocks is not None:
+                blocks.enabled = True
 
     def apply_settings(self, settings: OptimSection, learning_rate: float) -> None:
         """Take changed settings into the optimizer and the loss scale; all state is kept."""
