@@ -105,12 +105,13 @@ def test_a_warming_window_replaces_that_of_windowed_layers_only():
     assert make_sight(shape(), some_tokens(1, 9), window=5)[0] is CAUSAL
 
 
-def test_block_masks_hold_the_same_rule():
+@pytest.mark.parametrize("window", [40, torch.tensor(40)], ids=["number", "tensor"])
+def test_block_masks_hold_the_same_rule(window):
     tokens = some_tokens(2, 300)
     settings = shape(window=40, document_mask=True)
     ends = (tokens == END).long()
     documents = ends.cumsum(1) - ends
-    blocks = views_of(300, 0, tokens.device, [40], documents, sparse=True)[0].blocks
+    blocks = views_of(300, 0, tokens.device, [window], documents, sparse=True)[0].blocks
     assert blocks.shape == (2, 1, 300, 300)
     # Squares of 128 tokens, three a side: those ahead and those behind the window are skipped.
     assert blocks.to_dense()[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]

@@ -136,3 +136,23 @@ def test_a_run_writes_down_what_was_compiled(make_trainer: Callable[..., Trainer
     events = [e for e in trainer.steps() if isinstance(e, Event) and e.kind == EventKind.COMPILED]
     assert [(event.step, event.data["graphs"]) for event in events] == [(1, 1), (3, 1)]
     assert all(event.data["text"] for event in events)
+
+
+STAGES = "model.window_stages=[{from_step=0, tokens=3}, {from_step=1, tokens=7}]"
+
+
+@pytest.mark.parametrize("documents", ["false", "true"])
+def test_another_window_compiles_nothing(documents: str) -> None:
+    """Neither that of the next stage nor the last one; those that hide nothing are another form."""
+    options = ("model.window=12", STAGES, f"model.document_mask={documents}", "model.dropout=0")
+    eager, step = make_step(*options, "machine.compile=false"), make_step(*options)
+    assert step.compilations is not None
+    before = num_graphs()
+    for number, window in enumerate((3, 7, None, 16, 20)):
+        assert step.forms.is_new(2, 16, window, False) == (number in (0, 3))
+        expected = eager(some_batch(number), 2, 1e-2, False, window)
+        found = step(some_batch(number), 2, 1e-2, False, window)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        compiled = step.compilations.drain()
+        assert compiled is None or compiled.recompilations == 0
+        assert num_graphs() - before == (1 if number < 3 else 2)

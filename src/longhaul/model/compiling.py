@@ -16,7 +16,7 @@ import torch
 from longhaul.config.model import ModelSection
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import RecipeError
-from longhaul.model.masks import flex_attends
+from longhaul.model.masks import flex_attends, staged_window
 
 
 def refuse_without_compiler(recipe: Recipe, device: torch.device, trains: bool = True) -> None:
@@ -139,4 +139,7 @@ class Forms:
         if not (compiled or flex_attends(self.settings, length, self.device)):
             return None
         of_model = (self.ahead, self.clamp) if compiled else ()
-        return sequences, length, window, read_gauges, of_model
+        kind: object = window
+        if self.settings.window_stages:  # all that hide something are alike
+            kind = staged_window(self.settings, window, length) is None
+        return sequences, length, kind, read_gauges, of_model

@@ -28,7 +28,7 @@ from longhaul.model.head import (
     measure,
 )
 from longhaul.model.layers import Norm, Skips, softcapped
-from longhaul.model.masks import make_sight
+from longhaul.model.masks import Window, make_sight
 from longhaul.model.tap import Tap
 from longhaul.model.weights import Linear, Table
 
@@ -100,7 +100,7 @@ class GPT(nn.Module):
         targets_BT: Tensor | None = None,
         *,
         tap: Tap | None = None,
-        window: int | None = None,
+        window: Window = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Logits [B, T, vocab_size], or with targets the summed loss as a float32 scalar, which
@@ -122,7 +122,7 @@ class GPT(nn.Module):
         self,
         tokens_BT: Tensor,
         tap: Tap | None,
-        window: int | None,
+        window: Window,
         cache: KeyValueCache | None,
     ) -> Tensor:
         """The residual stream after the last block."""

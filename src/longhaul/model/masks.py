@@ -16,6 +16,9 @@ from longhaul.config.model import ModelSection
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
+Window = int | Tensor | None
+"""Positions attended to, the position's own included; None: all. As a tensor, [], code that is
+compiled serves every number of them that is below the length."""
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(sequence, head, asking position, asked position) → may attend; of numbers or tensors."""
 
@@ -57,18 +60,17 @@ def views_of(
     length: int,
     past: int,
     device: torch.device,
-    windows: Sequence[int | None],
+    windows: Sequence[Window],
     document_BS: Tensor | None = None,
     sparse: bool = False,
 ) -> Sight:
     """The views of one pass over `length` new positions, T, after the `past` ones of a cache.
 
-    `windows`: of each layer, positions attended to, the position's own included; None: all.
-    `document_BS`: which document each position belongs to; None: all to the same. `sparse`: make
-    FlexAttention's block masks, not boolean ones.
+    `windows`: of each layer. `document_BS`: which document each position belongs to; None: all to
+    the same. `sparse`: make FlexAttention's block masks, not boolean ones.
     """
 
-    def view(window: int | None) -> View:
+    def view(window: Window) -> View:
         if window is None and document_BS is None:
             if past == 0:
                 return CAUSAL
@@ -91,13 +93,17 @@ def views_of(
         return View(mask=rule(sequence, sequence, asking_T1, asked_S))
 
     # All at once: a recomputed layer must leave nothing behind, or torch.compile cannot checkpoint.
-    own = [None if window is None or window >= past + length else window for window in windows]
+    own = [None if _hides_nothing(window, past + length) else window for window in windows]
     views = {window: view(window) for window in dict.fromkeys(own)}
     return tuple(views[window] for window in own)
 
 
+def _hides_nothing(window: Window, length: int) -> bool:
+    return window is None or (isinstance(window, int) and window >= length)
+
+
 def _squares(
-    length: int, window: int | None, document_BS: Tensor | None, device: torch.device
+    length: int, window: Window, document_BS: Tensor | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The squares of which some pairs may attend, and those of which all may, each [B, 1, Q, Q]."""
     # Known from a square's nearest and farthest pair, as documents never come back: torch's
@@ -126,7 +132,7 @@ def _ordered(squares_B1QQ: Tensor) -> tuple[Tensor, Tensor]:
     return chosen_B1QQ.sum(dim=-1, dtype=torch.int32), columns_B1QQ.int()
 
 
-def may_attend(window: int | None, document_BS: Tensor | None) -> Rule:
+def may_attend(window: Window, document_BS: Tensor | None) -> Rule:
     """The rule: not ahead, not further back than the window, not in another document."""
 
     def rule(sequence: Tensor, _head: Tensor, asking: Tensor, asked: Tensor) -> Tensor:
@@ -143,7 +149,7 @@ def may_attend(window: int | None, document_BS: Tensor | None) -> Rule:
 def make_sight(
     settings: ModelSection,
     tokens_BS: Tensor,
-    window: int | None = None,
+    window: Window = None,
     past: int = 0,
     end_of_text: int | None = None,
     skips_masked: bool = True,
@@ -155,7 +161,7 @@ def make_sight(
     FlexAttention, where it serves.
     """
     own = [settings.window_of(layer) for layer in range(settings.layers)]
-    windows = [None if every is None else window or every for every in own]
+    windows = [every if every is None or window is None else window for every in own]
     document_BS = None
     if settings.document_mask:
         assert end_of_text is not None
@@ -165,6 +171,16 @@ def make_sight(
     # With a cache it would be compiled anew for each of its lengths.
     sparse = skips_masked and past == 0 and flex_attends(settings, length, device)
     return views_of(length, past, device, windows, document_BS, sparse)
+
+
+def staged_window(settings: ModelSection, window: int | None, length: int) -> int | None:
+    """Positions that windowed layers attend to, of a model whose windows come in stages; None where
+    they are all of a sequence, or the same in the whole run.
+    """
+    if not settings.window_stages:
+        return None
+    wide = settings.window if window is None else window
+    return None if _hides_nothing(wide, length) else wide
 
 
 def flex_attends(settings: ModelSection, length: int, device: torch.device) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from longhaul.core.pieces import cut_evenly
 from longhaul.model.carry import Carry, KeyValueCache
 from longhaul.model.gpt import GPT
-from longhaul.model.masks import make_sight
+from longhaul.model.masks import Window, make_sight
 from longhaul.model.tap import Tap
 from longhaul.parallel.recompute import become
 
@@ -253,7 +253,7 @@ class StageGPT(GPT):
         targets_BT: Tensor | None = None,
         *,
         tap: Tap | None = None,
-        window: int | None = None,
+        window: Window = None,
         cache: KeyValueCache | None = None,
         stage: int | None = None,
         given_BTD: Tensor | None = None,

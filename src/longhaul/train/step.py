@@ -21,7 +21,7 @@ from longhaul.model.compilations import Compilations
 from longhaul.model.compiling import Forms, compiled_by_shape
 from longhaul.model.device import generator_states, key_generators, put_back_generators, to_device
 from longhaul.model.gpt import GPT
-from longhaul.model.masks import flex_attends
+from longhaul.model.masks import Window, flex_attends, staged_window
 from longhaul.model.weights import add_in_place
 from longhaul.monitor.gauges import ModelGauges, Readings
 from longhaul.monitor.weights import tensors_norm
@@ -74,6 +74,7 @@ class TrainingStep:
         self.forms = Forms(model.settings, device, compiled, by_block=parallel is not None)
         self.compilations: Compilations | None = None
         """Counts them, where there are any."""
+        self._windows: dict[int, torch.Tensor] = {}
         if compiled or flex_attends(model.settings, model.settings.context, device):
             self.compilations = Compilations()
         if device.type == "cpu" and parallel is None and not compiled:
@@ -350,6 +351,20 @@ class TrainingStep:
         micro_loss.backward()
         point(Point.BACKWARD, self)
 
+    def _window(self, window: int | None, length: int) -> Window:
+        """As the model is given it: to code that is compiled as a tensor, so that a stage of
+        `model.window_stages` compiles nothing.
+        """
+        settings = self.model.settings
+        if self.compilations is None or not settings.window_stages:
+            return window
+        staged = staged_window(settings, window, length)
+        if staged is None:
+            return length
+        if staged not in self._windows:
+            self._windows[staged] = torch.full((), staged, device=self.device)
+        return self._windows[staged]
+
     def _loss(
         self,
         tokens_BT: torch.Tensor,
@@ -368,13 +383,16 @@ class TrainingStep:
             if is_new:
                 leave_full_cache()
             self.compilations.begin()
+        as_given = self._window(window, tokens_BT.size(1))
         with autocast(self.device, self._precision):
             loss: torch.Tensor
             if read_gauges:
                 with self.model_gauges.tap.open_for_forward() as tap:
-                    loss = self._forward(tokens_BT, targets_BT, tap=tap, window=window, **of_stage)
+                    loss = self._forward(
+                        tokens_BT, targets_BT, tap=tap, window=as_given, **of_stage
+                    )
             else:
-                loss = self._forward(tokens_BT, targets_BT, window=window, **of_stage)
+                loss = self._forward(tokens_BT, targets_BT, window=as_given, **of_stage)
         if self.compilations is not None:
             self.compilations.end(is_new)
         return point(Point.LOSS, loss, step=self, sequences=len(tokens_BT))
