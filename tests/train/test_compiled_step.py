@@ -74,38 +74,38 @@ def test_a_rehearsal_on_a_cpu_compiles_nothing() -> None:
     step, before = make_step(), num_graphs()
     step.rehearse(2, 16)
     assert num_graphs() == before
-    assert step.forms.is_new(2, 16, None, True)
+    assert step.passes.forms.is_new(2, 16, None, True)
 
 
 def test_each_form_is_compiled_at_its_first_pass_and_counted() -> None:
     step = make_step()
-    assert step.compilations is not None
+    assert step.passes.compilations is not None
     found = []
     for number, gauges in enumerate((False, False, True, False, True)):
         step(some_batch(number), 2, 1e-2, gauges)
-        found.append(step.compilations.drain())
+        found.append(step.passes.compilations.drain())
     assert [compiled is not None for compiled in found] == [True, False, True, False, False]
     for compiled in filter(None, found):
         assert (compiled.graphs, compiled.graph_breaks, compiled.recompilations) == (1, 0, 0)
         assert compiled.took_s > 0.1
         assert compiled.message == ""
-    assert make_step("machine.compile=false").compilations is None
+    assert make_step("machine.compile=false").passes.compilations is None
 
 
 def test_a_recompilation_that_no_form_explains_is_told_with_torchs_reason() -> None:
     step = make_step()
-    assert step.compilations is not None
+    assert step.passes.compilations is not None
     step(some_batch(0), 2, 1e-2, False)
-    step.compilations.drain()
+    step.passes.compilations.drain()
     step.model.residual_clamp = 7.0
     step(some_batch(1), 2, 1e-2, False)
-    compiled = step.compilations.drain()
+    compiled = step.passes.compilations.drain()
     assert compiled is not None
     assert compiled.recompilations == 1
     assert "clamp" in compiled.message
     step.settle(step.model.settings.model_copy(update={"residual_clamp": 5.0}), 2)
     step(some_batch(2), 2, 1e-2, False)
-    compiled = step.compilations.drain()
+    compiled = step.passes.compilations.drain()
     assert compiled is not None, "a run may change it, which is another form"
     assert compiled.recompilations == 0
 
@@ -119,16 +119,16 @@ def test_a_graph_break_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(SummedLoss, "forward", broken)
     step = make_step()
-    assert step.compilations is not None
+    assert step.passes.compilations is not None
     step(some_batch(0), 2, 1e-2, False)
-    compiled = step.compilations.drain()
+    compiled = step.passes.compilations.drain()
     assert compiled is not None
     assert compiled.graph_breaks >= 1
     assert compiled.graphs > 1
     assert compiled.recompilations == 0
     assert "enough of it" in compiled.message
     step(some_batch(1), 2, 1e-2, False)
-    assert step.compilations.drain() is None
+    assert step.passes.compilations.drain() is None
 
 
 def test_a_run_writes_down_what_was_compiled(make_trainer: Callable[..., Trainer]) -> None:
@@ -146,13 +146,13 @@ def test_another_window_compiles_nothing(documents: str) -> None:
     """Neither that of the next stage nor the last one; those that hide nothing are another form."""
     options = ("model.window=12", STAGES, f"model.document_mask={documents}", "model.dropout=0")
     eager, step = make_step(*options, "machine.compile=false"), make_step(*options)
-    assert step.compilations is not None
+    assert step.passes.compilations is not None
     before = num_graphs()
     for number, window in enumerate((3, 7, None, 16, 20)):
-        assert step.forms.is_new(2, 16, window, False) == (number in (0, 3))
+        assert step.passes.forms.is_new(2, 16, window, False) == (number in (0, 3))
         expected = eager(some_batch(number), 2, 1e-2, False, window)
         found = step(some_batch(number), 2, 1e-2, False, window)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-        compiled = step.compilations.drain()
+        compiled = step.passes.compilations.drain()
         assert compiled is None or compiled.recompilations == 0
         assert num_graphs() - before == (1 if number < 3 else 2)

@@ -27,7 +27,7 @@ def state(trainer: Trainer) -> dict[str, bytes]:
     tensors = {**captured.tensors, **others}
     found = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
     gradients = [p.grad is None for p in step.model.parameters()]
-    flags = (captured.facts, gradients, step.model.training, step.forms._seen, tap.is_open)
+    flags = (captured.facts, gradients, step.model.training, step.passes.forms._seen, tap.is_open)
     return found | {"rest": repr((flags, tap._openings, tap._losses)).encode()}
 
 

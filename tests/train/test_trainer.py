@@ -324,7 +324,7 @@ def test_every_pass_of_a_pipeline_gives_a_sign_of_life(make_trainer: MakeTrainer
             return True
 
     model = step.model
-    step._forward = lambda tokens_BT, targets_BT, **_: model(tokens_BT, targets_BT)
+    step.passes.forward = lambda tokens_BT, targets_BT, **_: model(tokens_BT, targets_BT)
     step.parallel = cast(Any, SimpleNamespace(staged=Stage(), before_backward=lambda *_: None))
     step.compute(batch, 2)
     assert given_in == list(range(1, 7))

@@ -101,15 +101,16 @@ class _RowsInPlace(torch.autograd.Function):
         return None, None
 
 
-def add_in_place(model: nn.Module, but: Collection[str] = ()) -> None:
+def add_in_place(model: nn.Module, but: Collection[str] = (), adds: bool = True) -> None:
     """Let the tables of `model` add in place, with the same bits: on a CPU a gradient of a table's
     size for every micro-batch, zeros almost all, takes an eighth of a small model's step. For eager
     passes of whole tables in float32; `torch.autograd.grad` sees no gradient of them then. `but`
-    are names of tables that serve something else too, in whose gradient all is added up first.
+    are names of tables that serve something else too, in whose gradient all is added up first. If
+    `adds` is false, none does.
     """
     for name, module in model.named_modules():
         if isinstance(module, Table) and name not in but:
-            module.adds_in_place = module.weight.dtype == torch.float32
+            module.adds_in_place = adds and module.weight.dtype == torch.float32
 
 
 class Scalars(nn.Module):

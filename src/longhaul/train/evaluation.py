@@ -123,7 +123,7 @@ class Evaluator:
         share = 1 if ranks is None else ranks.data_size
         wanted = settings.evaluated_at_once(position.step, share)
         at_once = wanted if self._fit is None else min(wanted, self._fit)
-        compiles = step.forms.see_evaluation(settings.model.context)
+        compiles = step.passes.forms.see_evaluation(settings.model.context)
         evaluation = evaluate(
             step.model,
             parts.dataset,

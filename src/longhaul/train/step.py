@@ -16,24 +16,19 @@ from longhaul.core.faults import Point, point
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch, real_tokens
 from longhaul.model.chunked_loss import kernel_for
-from longhaul.model.code_cache import leave_full_cache
-from longhaul.model.compilations import Compilations
-from longhaul.model.compiling import Forms, compiled_by_shape
 from longhaul.model.device import generator_states, key_generators, put_back_generators, to_device
 from longhaul.model.gpt import GPT
-from longhaul.model.masks import Window, flex_attends, staged_window
-from longhaul.model.weights import add_in_place
 from longhaul.monitor.gauges import ModelGauges, Readings
 from longhaul.monitor.weights import tensors_norm
 from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
+from longhaul.train.passes import Passes
 from longhaul.train.precision import autocast
 from longhaul.train.pulse import Pulse
 
 if TYPE_CHECKING:  # one process alone has no use for it, and FSDP takes a second to import
     from longhaul.parallel.parallelize import Parallel
     from longhaul.parallel.pipeline import Pass, StageGPT
-    from longhaul.parallel.recompute import CompiledBlocks
 
 
 class TrainingStep:
@@ -65,20 +60,7 @@ class TrainingStep:
         self.device = device
         sharding = None if parallel is None else parallel.sharding
         self.model_gauges = ModelGauges(model, optimizer.groups, device, sources, sharding)
-        self._forward = compiled_by_shape(model) if compiled and parallel is None else model
-        self._compiled_blocks: CompiledBlocks | None = None
-        if compiled and parallel is not None:
-            from longhaul.parallel import recompute
-
-            self._compiled_blocks = recompute.CompiledBlocks(model)
-        self.forms = Forms(model.settings, device, compiled, by_block=parallel is not None)
-        self.compilations: Compilations | None = None
-        """Counts them, where there are any."""
-        self._windows: dict[int, torch.Tensor] = {}
-        if compiled or flex_attends(model.settings, model.settings.context, device):
-            self.compilations = Compilations()
-        if device.type == "cpu" and parallel is None and not compiled:
-            add_in_place(model, but=("tokens",) if model.settings.tied_head else ())
+        self.passes = Passes(model, device, compiled, is_shared=parallel is not None)
         self._precision = precision
         self._seed = seed
         # What is drawn differs between ranks, as they compute different things.
@@ -142,8 +124,8 @@ class TrainingStep:
 
     def settle(self, settings: ModelSection, step: int) -> None:
         """Bring into force, for the step after `step`, what of the model may change between two."""
-        self.model.residual_clamp = self.forms.clamp = settings.residual_clamp
-        self.model.ahead = self.forms.ahead = settings.ahead_at(step)
+        self.model.residual_clamp = self.passes.forms.clamp = settings.residual_clamp
+        self.model.ahead = self.passes.forms.ahead = settings.ahead_at(step)
 
     def compute(
         self,
@@ -232,7 +214,7 @@ class TrainingStep:
         tokens_BT = self._any_tokens(sequences, length)
         # On a CPU operations are followed one by one, which generated code hides.
         on_cpu = self.device.type == "cpu"
-        with self.aside(), self._uncompiled() if on_cpu else nullcontext():
+        with self.aside(), self.passes.uncompiled() if on_cpu else nullcontext():
             for _ in range(2):
                 self.alive()
                 # With gauges, as those steps take the most memory.
@@ -278,25 +260,11 @@ class TrainingStep:
         before, self._precision = self._precision, PrecisionSection(compute="float32")
         kernel, self.model.loss_kernel = self.model.loss_kernel, None
         try:
-            with self._uncompiled():
+            with self.passes.uncompiled():
                 yield
         finally:
             self._precision = before
             self.model.loss_kernel = kernel
-
-    @contextmanager
-    def _uncompiled(self) -> Iterator[None]:
-        before, self._forward = (self._forward, self.forms), self.model
-        self.forms = Forms(self.model.settings, self.device, compiled=False)
-        blocks = self._compiled_blocks
-        try:
-            if blocks is not None:
-                blocks.enabled = False
-            yield
-        finally:
-            self._forward, self.forms = before
-            if blocks is not None:
-                blocks.enabled = True
 
     def apply_settings(self, settings: OptimSection, learning_rate: float) -> None:
         """Take changed settings into the optimizer and the loss scale; all state is kept."""
@@ -351,20 +319,6 @@ class TrainingStep:
         micro_loss.backward()
         point(Point.BACKWARD, self)
 
-    def _window(self, window: int | None, length: int) -> Window:
-        """As the model is given it: to code that is compiled as a tensor, so that a stage of
-        `model.window_stages` compiles nothing.
-        """
-        settings = self.model.settings
-        if self.compilations is None or not settings.window_stages:
-            return window
-        staged = staged_window(settings, window, length)
-        if staged is None:
-            return length
-        if staged not in self._windows:
-            self._windows[staged] = torch.full((), staged, device=self.device)
-        return self._windows[staged]
-
     def _loss(
         self,
         tokens_BT: torch.Tensor,
@@ -378,21 +332,7 @@ class TrainingStep:
             read_gauges, tokens_BT = (False, tokens_BT) if real_BT is None else (True, real_BT)
         tokens_BT = to_device(tokens_BT, self.device)
         targets_BT = to_device(targets_BT, self.device)
-        is_new = self.forms.see(tokens_BT.size(0), tokens_BT.size(1), window, read_gauges)
-        if self.compilations is not None:
-            if is_new:
-                leave_full_cache()
-            self.compilations.begin()
-        as_given = self._window(window, tokens_BT.size(1))
+        tap = self.model_gauges.tap if read_gauges else None
         with autocast(self.device, self._precision):
-            loss: torch.Tensor
-            if read_gauges:
-                with self.model_gauges.tap.open_for_forward() as tap:
-                    loss = self._forward(
-                        tokens_BT, targets_BT, tap=tap, window=as_given, **of_stage
-                    )
-            else:
-                loss = self._forward(tokens_BT, targets_BT, window=as_given, **of_stage)
-        if self.compilations is not None:
-            self.compilations.end(is_new)
+            loss = self.passes.loss(tokens_BT, targets_BT, window, tap, **of_stage)
         return point(Point.LOSS, loss, step=self, sequences=len(tokens_BT))

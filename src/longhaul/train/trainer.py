@@ -287,7 +287,9 @@ class Trainer:
         parts.time_buckets.switch("redone" if redone else "training")
         at_once = settings.micro_sequences(position.step)
         sequences, length = batch.tokens_BT.shape
-        compiles = parts.step.forms.is_new(min(at_once, sequences), length, window, read_gauges)
+        compiles = parts.step.passes.forms.is_new(
+            min(at_once, sequences), length, window, read_gauges
+        )
         self._drain.begin(compiles)
         with parts.time_buckets.track("compile") if compiles else nullcontext():
             figures = parts.step(batch, at_once, rate, read_gauges, window)
@@ -317,7 +319,7 @@ class Trainer:
             redone=redone,
         )
         self._drain.push(record, figures)
-        counts = parts.step.compilations
+        counts = parts.step.passes.compilations
         if counts is not None and (compiled := counts.drain()) is not None:
             self._to_report.append((EventKind.COMPILED, compiled.data))
 
