@@ -1,5 +1,7 @@
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +52,16 @@ def test_code_in_a_copy_of_a_run_is_not_run(run: Path) -> None:
     copy = Path(shutil.copytree(run, run.parent / "copy"))
     assert (copy / "compiled" / first.name).is_dir()
     assert kept_in(copy).name != first.name
+
+
+def test_what_the_compiler_has_set_at_its_import_does_not_hold(run: Path) -> None:
+    shown = (
+        "import os, torch._inductor.config; print(os.environ.get('TORCHINDUCTOR_CACHE_DIR', ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    if value := done.stdout.strip():
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = value
+    kept_in(run)
 
 
 @pytest.mark.parametrize("name", VARIABLES)

@@ -32,7 +32,7 @@ def keep_code(compiled: Path, of_run: Path, facts: Mapping[str, Any]) -> str:
     `of_run`: a file of the run. A copy of it has other code: what is found there is run, and in a
     folder from elsewhere it may be anybody's.
     """
-    if own := [name for name in VARIABLES if os.environ.get(name) != _set.get(name)]:
+    if own := [name for name in VARIABLES if os.environ.get(name) not in _nobodys(name)]:
         return f"compiled code: kept where {' and '.join(own)} {'say' if own[1:] else 'says'}"
     try:
         known = of_run.stat()
@@ -49,6 +49,15 @@ def keep_code(compiled: Path, of_run: Path, facts: Mapping[str, Any]) -> str:
     for name, part in VARIABLES.items():
         _set[name] = os.environ[name] = str((folder / part).resolve())
     return f"compiled code: kept in {folder}{', with what is there from before' * is_warm}"
+
+
+def _nobodys(name: str) -> tuple[str | None, ...]:
+    """Values that no user has set: none, ours, and what the compiler writes there at its import."""
+    try:
+        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+    except ImportError:  # it is private
+        return None, _set.get(name)
+    return None, _set.get(name), str(Path(default_cache_dir()).absolute())
 
 
 def leave_full_cache() -> None:
