@@ -43,7 +43,7 @@ def cost(
     from longhaul.config.train import MonitorSection
 
     recipe = load_recipe(recipe_name, [f"machine.device={device}"]).recipe
-    step, batch = bare_step(recipe, compiled=recipe.machine.compile)
+    step, batch = bare_step(recipe, compiled=recipe.machine.compile is True)
     sequences = len(batch.tokens_BT)
 
     def steps(read_gauges: bool) -> Callable[[], float]:

@@ -38,6 +38,13 @@ def changed_at_start(default: Any = ..., **limits: Any) -> Any:
     return Field(default, json_schema_extra={"change": "restart"}, **limits)
 
 
+def switch_or_auto(value: Any) -> Any:
+    """By hand, as below."""
+    if value == "auto" or isinstance(value, bool):
+        return value
+    raise PydanticCustomError("switch_or_auto", "neither true nor false nor auto")
+
+
 def whole_or_auto(value: Any, least: int) -> Any:
     """By hand: pydantic would give a mistake once for every member of a union."""
     if value == "auto":

@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from longhaul.config.section import Section, changed_at_start, fixed, live, whole_or_auto
+from longhaul.config.section import (
+    Section,
+    changed_at_start,
+    fixed,
+    live,
+    switch_or_auto,
+    whole_or_auto,
+)
 from longhaul.core.units import Seconds
 
 _StepsOrAuto = Annotated[int, Field(ge=0)] | Literal["auto"]
@@ -182,6 +189,9 @@ UNWATCHED: dict[str, Any] = {"monitor.trackers": [], "monitor.metrics_port": 0, 
 """What a rehearsal sets: nobody is called for it, and no tracker shows it."""
 
 
+_SwitchOrAuto = bool | Literal["auto"]
+
+
 class MachineSection(Section):
     """The device, and what changes bits without changing meaning."""
 
@@ -192,8 +202,11 @@ class MachineSection(Section):
     threads: int | None = changed_at_start(None, gt=0, le=4096)
     """CPU threads of torch; an equal share of the usable cores when absent, which a run keeps on
     machines of the same kind. Other counts give other bits."""
-    compile: bool = changed_at_start(False)
-    """Compile the model with torch.compile."""
+    compile: Annotated[
+        _SwitchOrAuto, PlainValidator(switch_or_auto, json_schema_input_type=_SwitchOrAuto)
+    ] = changed_at_start(False)
+    """Compile the model with torch.compile. `auto` measures at the run's first start whether it is
+    long enough to win the seconds of compiling back, and the ledger keeps the answer."""
     activation_checkpointing: Literal["none", "selective", "full"] = changed_at_start("none")
     """What a layer keeps for its backward pass: everything; products and attention, the rest being
     computed again (arXiv 2205.05198, section 5); or its input alone (arXiv 1604.06174)."""

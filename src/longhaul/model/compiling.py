@@ -23,7 +23,7 @@ def refuse_without_compiler(recipe: Recipe, device: torch.device, trains: bool =
     """Refuse, by a `RecipeError` that names all that is missing, a recipe whose code cannot be
     generated here. Only where it `trains` is `machine.compile` about it.
     """
-    compiles = recipe.machine.compile and trains
+    compiles = recipe.machine.compile is True and trains
     masked = [name for name in ("window", "document_mask") if getattr(recipe.model, name)]
     attends = flex_attends(recipe.model, recipe.model.context, device)
     wanted = ["machine.compile"] * compiles + [f"model.{name}" for name in masked] * attends

@@ -84,7 +84,7 @@ def build_step(
         recipe.precision,
         recipe.seed,
         loss_scale=LossScale(recipe.optim.loss_scale, device) if is_fp16 else None,
-        compiled=recipe.machine.compile,
+        compiled=recipe.machine.compile is True,
         sources=sources,
         parallel=parallel,
     )

@@ -49,7 +49,9 @@ class Passes:
             model.settings, device, compiled, self._is_shared, forms.ahead, forms.clamp
         )
         attends = flex_attends(model.settings, model.settings.context, device)
-        if self.compilations is None and (compiled or attends):
+        if not (compiled or attends):
+            self.compilations = None
+        elif self.compilations is None:
             self.compilations = Compilations()
         if device.type == "cpu" and not self._is_shared:
             but = ("tokens",) if model.settings.tied_head else ()

@@ -3,6 +3,7 @@
 Shapes: B sequences of a micro-batch, T tokens of a sequence.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,16 @@ from longhaul.config.optim import OptimSection
 from longhaul.config.train import PrecisionSection
 from longhaul.core.faults import Point, point
 from longhaul.core.schedules import derive_key
+from longhaul.core.units import Seconds
 from longhaul.data.batches import Batch, real_tokens
 from longhaul.model.chunked_loss import kernel_for
-from longhaul.model.device import generator_states, key_generators, put_back_generators, to_device
+from longhaul.model.device import (
+    generator_states,
+    key_generators,
+    put_back_generators,
+    to_device,
+    wait_for,
+)
 from longhaul.model.gpt import GPT
 from longhaul.monitor.gauges import ModelGauges, Readings
 from longhaul.monitor.weights import tensors_norm
@@ -220,6 +228,22 @@ class TrainingStep:
                 # With gauges, as those steps take the most memory.
                 loss = self._loss(tokens_BT, tokens_BT, read_gauges=True, window=None)
                 self._backward(loss / tokens_BT.numel())
+
+    def time_passes(self, sequences: int, length: int, number: int) -> list[Seconds]:
+        """Of so many micro-batches of steps that are never made, forward and backward; nothing is
+        left behind.
+        """
+        tokens_BT, took_s = self._any_tokens(sequences, length), []
+        with self.aside():
+            for _ in range(number):
+                self.alive()
+                wait_for(self.device)
+                began = time.perf_counter()
+                loss = self._loss(tokens_BT, tokens_BT, read_gauges=False, window=None)
+                self._backward(loss / tokens_BT.numel())
+                wait_for(self.device)
+                took_s.append(time.perf_counter() - began)
+        return took_s
 
     def _any_tokens(self, sequences: int, length: int) -> torch.Tensor:
         return torch.arange(sequences * length).view(sequences, length) % self.model.vocab_size

@@ -7,6 +7,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from longhaul.checkpoint.restore import restore_newest, set_unknown_aside
 from longhaul.checkpoint.shared_memory_snapshot import Origin, newest_saved, restore_survivor
 from longhaul.config.load import recipe_from_values, value_at, with_overrides
@@ -40,6 +42,7 @@ from longhaul.run.train.build import (
 from longhaul.run.train.finish import end_unfinished, finish
 from longhaul.run.train.loop import TrainingLoop
 from longhaul.run.train.mixture import settle_mixture
+from longhaul.train.compile_choice import settle_compile, with_compile_choice
 from longhaul.train.coordinator import Coordinator, RankZero
 from longhaul.train.effective import parts_for
 from longhaul.train.memory import settle_micro_batch
@@ -70,6 +73,7 @@ def _run(
     threads = threads_before(recipe, run_log.history.last_segment, place.size if place else 1)
     settle_torch(recipe, processes, threads)
     device = own_device(recipe.machine.device, place)
+    recipe = with_compile_choice(recipe, run_log)
     refuse_without_compiler(recipe, device)
     recipe = settle_precision(recipe, run_log, device, say)
     attempt = replace(attempt, recipe=recipe)
@@ -80,9 +84,7 @@ def _run(
         ranks = lead(place, Briefing(str(path), recipe, number, run_log.ledger, threads))
         device = ranks.device
     saver, ledger = saver_of(attempt, ranks), run_log.history.ledger
-    if kept := keep_generated_code(run_log.folder, recipe, device):
-        say(kept)
-        forget_old_code(run_log.folder.compiled)
+    _keep_code(attempt, device, recipe)
     parts = build_parts(recipe, ledger, dataset, device, saver, run_log.time, ranks)
     say_what_was_built(parts, recipe, attempt.view)
     origin = _restore(attempt, parts)
@@ -96,6 +98,7 @@ def _run(
     )
     try:
         settle_micro_batch(recipe, run_log, parts, say)
+        settle_compile(recipe, run_log, parts, say, partial(_keep_code, attempt, device))
         missed: Sequence[StepRecord] = ()
         if elastic:
             from longhaul.run.train.elastic import join_as_leader
@@ -134,6 +137,12 @@ def _run(
         parts.saver.close(parts.time_buckets.alive)
         if ranks is not None:
             part()
+
+
+def _keep_code(attempt: Attempt, device: torch.device, recipe: Recipe) -> None:
+    if kept := keep_generated_code(attempt.run_log.folder, recipe, device):
+        attempt.view.say(kept)
+        forget_old_code(attempt.run_log.folder.compiled)
 
 
 def _restore(attempt: Attempt, parts: Parts) -> Origin:
