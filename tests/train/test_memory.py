@@ -10,6 +10,7 @@ from longhaul.core.errors import NeedsPerson
 from longhaul.core.faults import HANDLERS, Point
 from longhaul.train import memory
 from longhaul.train.memory import LiveBytes, fitting_micro_sequences
+from longhaul.train.micro_batch import Budget
 from longhaul.train.state import training_state
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
@@ -152,3 +153,28 @@ def test_tensors_kept_for_the_backward_pass_and_gradients_are_seen() -> None:
         assert weight.grad is not None
     assert 4000 <= after_forward <= 4008
     assert live.peak >= 12000
+
+
+@pytest.mark.parametrize(("device", "compiles", "rehearsed"), [
+    ("cuda", True, 2), ("cuda", False, 1), ("cpu", True, 1),
+])  # fmt: skip
+def test_what_compiling_takes_is_not_taken_for_the_passes_own(
+    make_trainer: MakeTrainer,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    compiles: bool,
+    rehearsed: int,
+) -> None:
+    """Of each size on a GPU, where the code is computed that is trained with."""
+    trainer = make_trainer("batch.sequences=1", "batch.micro_sequences=1", "batch.stages=[]")
+    step, done = trainer.training_step, []
+    monkeypatch.setattr(step, "device", torch.device(device))
+    monkeypatch.setattr(step.passes, "compilations", object() if compiles else None)
+    monkeypatch.setattr(step, "rehearse", lambda *given: done.append(given))
+    monkeypatch.setattr(step, "rehearse_evaluation", lambda *_: None)
+    monkeypatch.setattr(memory, "peak_of", lambda body, _: (body(), 1)[1])
+    monkeypatch.setattr(memory, "_budget", lambda _: Budget(10, "ten bytes", tried_out=True))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    assert fitting_micro_sequences(step, trainer.settings).sequences == 1
+    # On a GPU what one takes is measured twice, as libraries come with the first pass.
+    assert len(done) == rehearsed * (2 if device == "cuda" else 1)

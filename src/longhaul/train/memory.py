@@ -61,6 +61,8 @@ def fitting_micro_sequences(
             return None
         evaluated = recipe.evaluated_within(sequences * length)
         try:
+            if on_gpu and step.passes.compilations is not None:
+                step.rehearse(sequences, length)  # to compile takes memory of its own, once
             taken = max(
                 peak_of(lambda: step.rehearse(sequences, length), step.device),
                 peak_of(lambda: step.rehearse_evaluation(evaluated, context), step.device),
