@@ -39,7 +39,7 @@ from longhaul.run.diagnose.rerun import figures_text
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import build_parts, saver_of
 from longhaul.store.tiers import Tiers
-from longhaul.train import step as step_file
+from longhaul.train import passes as passes_file
 from longhaul.train.trainer import Identity, Trainer
 
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
@@ -154,7 +154,7 @@ def _forward_of_half(forward: Callable[..., torch.Tensor]) -> Callable[..., torc
 def living_in(world: World) -> Iterator[None]:
     """Compute in `world` while the body runs."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(step_file, "compiled_by_shape", _compiled_wrongly))
+        stack.enter_context(patch.object(passes_file, "compiled_by_shape", _compiled_wrongly))
         if world.kernel:
             stack.enter_context(
                 patch.object(Attention, "_gather", _wrong_gather(world.kernel, always=False))
