@@ -44,7 +44,11 @@ class SlowSaver(Saver):
         self._clock = clock
 
     def save(
-        self, step: int, state: TrainingState, alive: Callable[[], object] = lambda: None
+        self,
+        step: int,
+        state: TrainingState,
+        alive: Callable[[], object] = lambda: None,
+        at_rest: bool = False,
     ) -> Seconds:
         self._clock.advance(_SAVE_S)
         return 0.0

@@ -63,7 +63,7 @@ def test_the_bare_step_is_built_as_training_builds_it(monkeypatch: pytest.Monkey
     ]  # fmt: skip
     step, batch = bare_step(load_recipe("gpt2-124m", options).recipe, compiled=False)
     assert made == ["8", "full"]
-    assert step.forms.compiled is False
+    assert step.passes.forms.compiled is False
     assert len(batch.tokens_BT) == 2
 
 

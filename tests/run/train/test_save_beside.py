@@ -52,7 +52,8 @@ def test_checkpoints_hold_the_state_at_the_border_however_late_they_are_copied(
     wanted, beside = threading.Event(), []
 
     def late(staging: Staging) -> None:
-        assert wanted.wait(30)
+        if staging._on_host:  # the last state is at rest, and written from where it is
+            assert wanted.wait(30)
         copy(staging)
 
     def asked(saver: Saver) -> None:
