@@ -25,7 +25,7 @@ TITLES = {
     "loader": "Reading batches",
     "monitor_cost": "What monitoring costs",
     "save_stall": "What a save costs",
-    "vs_nanogpt": "nanoGPT's shape, and the race",
+    "vs_nanogpt": "nanoGPT's shape",
     "race-bf16": "The race in bf16",
     "race-bf16-amx": "The race in bf16, with AMX",
     "race-float32": "The race in float32",

@@ -39,10 +39,14 @@ def main() -> None:
 def cost(
     name: str, recipe_name: str, device: str, bar: float, given: argparse.Namespace
 ) -> list[Bar]:
-    from longhaul.config.load import load_recipe
+    import torch
+
+    from longhaul.config.load import load_recipe, with_overrides
     from longhaul.config.train import MonitorSection
+    from longhaul.train.precision import measured_recipe
 
     recipe = load_recipe(recipe_name, [f"machine.device={device}"]).recipe
+    recipe = with_overrides(recipe, measured_recipe(recipe, torch.device(device)))
     step, batch = bare_step(recipe, compiled=recipe.machine.compile is True)
     sequences = len(batch.tokens_BT)
 

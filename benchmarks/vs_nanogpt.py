@@ -226,10 +226,7 @@ def main() -> None:
         command = "make bench-nanogpt PEER=path/to/nanoGPT TEXT=path/to/input.txt"
         print(f"{given.pairs} interleaved rounds")
         if given.race:
-            measured = interleaved(given.pairs, racers)
-            compute = measured["speedrun"][0].compute
-            bars = race(measured["nanoGPT"], measured["speedrun"])
-            write_results(f"race-{compute}", bars, f"{command} RACE=--race")
+            write_race(interleaved(given.pairs, racers), f"{command} RACE=--race")
             return
         measured = interleaved(
             given.pairs,
@@ -239,13 +236,15 @@ def main() -> None:
                 "bf16": lambda: shape("bf16", *timed),
             },
         )
+        write_race(measured, command)
         print(f"the same {given.steps} steps")
         same = {name: shape(name, f"train.steps={given.steps}") for name in PRECISIONS}
-        write_results(
-            "vs_nanogpt",
-            race(measured["nanoGPT"], measured["speedrun"]) + same_shape(measured, same),
-            command,
-        )
+        write_results("vs_nanogpt", same_shape(measured, same), command)
+
+
+def write_race(measured: Mapping[str, list[Measured]], command: str) -> None:
+    peers, ours = measured["nanoGPT"], measured["speedrun"]
+    write_results(f"race-{ours[0].compute}", race(peers, ours), command)
 
 
 def race(peers: list[Measured], ours: list[Measured]) -> list[Bar]:

@@ -112,7 +112,9 @@ def opened(
     price = given.dollars_per_hour or price_of(on, study, given.tiny)
     base = base_of(study, setting)
     own = load_recipe(given.recipe, base).recipe.total_steps()
-    options = "".join(f" {word}" for word in sys.argv[1:] if word != "--again")
+    # A path says nothing elsewhere.
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    options = "".join(f" {word}" for word in words if word != "--again")
     facts = {
         "benchmark": path.stem, "command": f"python -m benchmarks.ablate{options}", "on": on,
         "steps": given.steps or study.steps or own, "base": fingerprint(base, given.recipe),
