@@ -80,6 +80,21 @@ def test_case_and_white_space_are_not_compared(text):
     assert jaccard(shingles(plain(text)), shingles(other)) == 1
 
 
+@pytest.mark.parametrize("first", [0x4E00, 0x3041, 0x0E01, 0x1780, 0x1000])
+def test_near_copies_in_scripts_without_spaces_are_found(tmp_path, first):
+    by = random.Random(first)
+
+    def written(size: int) -> str:
+        return "".join(chr(first + by.randrange(40)) for _ in range(size))
+
+    text, other = written(400), written(400)
+    copy = text[:200] + written(4) + text[204:]
+    same = jaccard(shingles(plain(text)), shingles(plain(copy)))
+    assert 0.9 < same < 1
+    assert jaccard(shingles(plain(text)), shingles(plain(other))) < 0.1
+    assert stage(tmp_path, {"a": [text, other, copy]}, threshold=0.8) == {"a:2"}
+
+
 def test_long_texts_are_compared_whole(monkeypatch):
     monkeypatch.setattr("longhaul.data.corpus.dedup.signatures._PIECE_BYTES", 50)
     [one], [other] = planted(1, 400)

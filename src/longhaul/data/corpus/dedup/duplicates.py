@@ -36,7 +36,7 @@ from longhaul.data.corpus.parts import (
 )
 from longhaul.data.corpus.progress import CorpusProgress
 
-_FORMAT = 1
+_FORMAT = 2
 DROPPED = "dropped"
 """Folder of what each part loses."""
 SUMMARY = "duplicates"
