@@ -23,6 +23,7 @@ from longhaul.cli.common import (
 from longhaul.cli.dedup import dedup
 from longhaul.cli.lint import lint
 from longhaul.cli.value import value
+from longhaul.core.heap import importing
 
 app = typer.Typer(help="Text: prepare it, or see what a step was trained on.", no_args_is_help=True)
 app.command()(lint)
@@ -39,11 +40,12 @@ def prepare(
     ray: RayCluster = "",
 ) -> None:
     """Read, split and tokenize a recipe's text, without training."""
-    from longhaul.config.load import load_recipe
-    from longhaul.data.corpus.engine import Resources
-    from longhaul.data.forecast import forecast
-    from longhaul.data.mixture import plan_of
-    from longhaul.data.prepare import prepare as prepare_text
+    with importing():
+        from longhaul.config.load import load_recipe
+        from longhaul.data.corpus.engine import Resources
+        from longhaul.data.forecast import forecast
+        from longhaul.data.mixture import plan_of
+        from longhaul.data.prepare import prepare as prepare_text
 
     asked = load_recipe(recipe, overrides or (), data).recipe
     resources = None

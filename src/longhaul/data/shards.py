@@ -84,7 +84,8 @@ class ShardWriter:
         """Append one document unless it has no tokens; ValueError if one is no token number."""
         if not len(tokens):
             return
-        if int(tokens.max()) >= self._vocab_size or int(tokens.min()) < 0:
+        negative = tokens.dtype.kind != "u" and int(tokens.min()) < 0
+        if negative or int(tokens.max()) >= self._vocab_size:
             raise ValueError(
                 f"{name}: token {tokens.max()} beyond a vocabulary of {self._vocab_size}"
             )
