@@ -30,6 +30,8 @@ PARTS = {
     "float8": Part("Products in float8 at 1B", switches.float8),
     "gauges": Part("A step that reads gauges", switches.gauges),
     "head": Part("Output product and loss in chunks", switches.head),
+    "graphs": Part("CUDA graphs", switches.graphs),
+    "attention": Part("Kernels of attention", switches.attention),
     "nanogpt": Part("Tokens/s against nanoGPT", peers.nanogpt),
     "race-gpt2": Part("The baseline of the race to a loss: gpt2-124m", race.baseline),
     "race-speedrun": Part("speedrun-124m to gpt2-124m's loss", race.speedrun),

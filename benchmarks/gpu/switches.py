@@ -1,10 +1,11 @@
 """What single ways of computing are worth: float8 at 1B, gauges that are compiled, the loss that
-never has all logits.
+never has all logits; and what the trainer may take once it is known to pay: CUDA graphs, another
+kernel of attention.
 """
 
 import importlib.util
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.common import Bar, figure, missing
@@ -41,9 +42,7 @@ def float8(setting: Setting) -> Outcome:
 
 
 def gauges(setting: Setting) -> Outcome:
-    """A step of `gpt2-124m` that reads gauges, as it runs, uncompiled, and compiled too."""
-    import torch
-
+    """A step of `gpt2-124m` that reads gauges, compiled as training has it and uncompiled."""
     recipe = setting.recipe("gpt2-124m")
     step, batch = bare_step(recipe, compiled=not setting.tiny, micro_batches=2)
     at_once = len(batch.tokens_BT) // 2
@@ -55,32 +54,109 @@ def gauges(setting: Setting) -> Outcome:
         once()
         return min(seconds_each(once, setting.device, setting.pick(5, 1)) for _ in range(3))
 
-    plain, uncompiled = seconds(False), seconds(True)
-    began = time.perf_counter()
-    form = torch.compile(
-        step.model.forward, dynamic=False, backend=setting.pick("inductor", "eager")
-    )
-    step.model.forward = form  # type: ignore[method-assign]
-    compiled = seconds(True)
-    took = time.perf_counter() - began
+    plain, compiled = seconds(False), seconds(True)
+    with step.passes.uncompiled():
+        uncompiled = seconds(True)
     return Outcome(
         [
-            figure("a step that reads gauges over a plain one", uncompiled / plain, "×",
-                   "as it is: uncompiled beside a compiled one"),
-            figure("the same with its passes compiled", compiled / plain, "×",
-                   f"compiled and run in {took:.0f} s"),
+            figure("a step that reads gauges over a plain one", compiled / plain, "×"),
+            figure("the same uncompiled", uncompiled / plain, "×"),
         ]
-    )  # fmt: skip
+    )
+
+
+def graphs(setting: Setting) -> Outcome:
+    """Forward and backward passes of small and large micro-batches with CUDA graphs, over those
+    without; both compiled. Training does without: a graph hands out the same memory for gradients
+    each time, which sums over micro-batches would have to be copied from.
+    """
+    if setting.device.type != "cuda" and not setting.tiny:
+        raise NotMeasured("CUDA graphs need CUDA")
+    bars = []
+    for sequences in setting.pick((1, 16), (1,)):
+        plain, recorded = (_passes(setting, sequences, graphs) for graphs in (False, True))
+        name = f"gpt2-124m, {sequences} sequences at once: with CUDA graphs over without"
+        note = f"{1e3 * recorded:.2f} ms against {1e3 * plain:.2f}"
+        bars.append(figure(name, recorded / plain, "×", note))
+    return Outcome(bars)
+
+
+def _passes(setting: Setting, sequences: int, graphs: bool) -> float:
+    """Seconds of a micro-batch."""
+    import torch
+
+    recipe = setting.recipe("gpt2-124m", f"batch.micro_sequences={sequences}")
+    step, batch = bare_step(recipe, compiled=False)
+    given = [tensor.to(setting.device) for tensor in (batch.tokens_BT, batch.targets_BT)]
+    model: Any = step.model
+    if not setting.tiny:
+        model = torch.compile(model, options={"triton.cudagraphs": graphs})
+
+    def once() -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+        with torch.autocast(setting.device.type, torch.bfloat16):
+            loss = model(*given)
+        loss.backward()
+        step.optimizer.clear_gradients()
+
+    for _ in range(3):  # warmed up, recorded, replayed
+        once()
+    return min(seconds_each(once, setting.device, setting.pick(10, 1)) for _ in range(3))
+
+
+def attention(setting: Setting) -> Outcome:
+    """Causal attention of `llama-1b`'s shape, forward and backward, by each kernel of torch, over
+    the one that torch takes by itself.
+    """
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    model = setting.recipe("llama-1b").model
+    length, heads, keys = model.context, model.heads, model.key_heads
+    shapes = (2, heads, length), (2, keys, length), (2, keys, length)
+    given = [
+        torch.randn(*shape, model.key_width, device=setting.device, dtype=torch.bfloat16)
+        .requires_grad_()
+        for shape in shapes
+    ]  # fmt: skip
+
+    def once() -> None:
+        made = torch.nn.functional.scaled_dot_product_attention(
+            *given, is_causal=True, enable_gqa=heads != keys
+        )
+        torch.autograd.grad(made, given, torch.ones_like(made))
+
+    def seconds() -> float:
+        once()
+        return min(seconds_each(once, setting.device, setting.pick(10, 1)) for _ in range(3))
+
+    own, bars = seconds(), []
+    kernels = (
+        SDPBackend.FLASH_ATTENTION,
+        SDPBackend.CUDNN_ATTENTION,
+        SDPBackend.EFFICIENT_ATTENTION,
+    )
+    for kernel in kernels:
+        name = f"attention by {kernel.name.lower()} over torch's own choice"
+        try:
+            with sdpa_kernel(kernel):
+                taken = seconds()
+        except RuntimeError as error:
+            bars.append(missing(name, str(error).partition("\n")[0]))
+            continue
+        bars.append(figure(name, taken / own, "×", f"{1e3 * taken:.2f} ms against {1e3 * own:.2f}"))
+    return Outcome(bars)
 
 
 def head(setting: Setting) -> Outcome:
     """Output product and loss of `speedrun-124m`'s micro-batch, with their gradients: in chunks, as
-    training has it, with all logits, and by Liger Kernel where it is installed.
+    training has it, by its kernel and by PyTorch's operations; with all logits; and by Liger Kernel
+    where it is installed.
     """
     import torch
 
     from longhaul.config.model import rows_at_once
-    from longhaul.model.chunked_loss import Head, chunked_loss
+    from longhaul.model.chunked_loss import Head, chunked_loss, kernel_for
 
     tokens, width, rows, cap = setting.pick((32_768, 768, 50_304, 15.0), (256, 32, 512, 15.0))
     device, dtype = setting.device, torch.bfloat16
@@ -88,22 +164,28 @@ def head(setting: Setting) -> Outcome:
     weight_VD = torch.randn(rows, width, device=device, dtype=dtype).mul_(0.02).requires_grad_()
     targets_N = torch.randint(rows, (tokens,), device=device)
     chunk = setting.pick(rows_at_once(tokens, rows, on_cpu=False), 64)
+    kernel = kernel_for(device)
 
-    def in_chunks() -> "Tensor":
-        return chunked_loss(x_ND, targets_N, Head(weight_VD, None, cap, 0.0), chunk)[0]
+    def in_chunks(kernel: Any) -> "Tensor":
+        return chunked_loss(x_ND, targets_N, Head(weight_VD, None, cap, 0.0, kernel), chunk)[0]
 
     def whole() -> "Tensor":
         logits_NV = cap * torch.tanh((x_ND @ weight_VD.T).float() / cap)
         return torch.nn.functional.cross_entropy(logits_NV, targets_N, reduction="sum")
 
     compiled = torch.compile if not setting.tiny else lambda function: function
-    own_s, own_gb, own_loss = _of(setting, compiled(in_chunks), x_ND, weight_VD)
+    own_s, own_gb, own_loss = _of(setting, compiled(partial(in_chunks, kernel)), x_ND, weight_VD)
+    torch_s, _, _ = _of(setting, compiled(partial(in_chunks, None)), x_ND, weight_VD)
     whole_s, whole_gb, whole_loss = _of(setting, compiled(whole), x_ND, weight_VD)
     if abs(own_loss / whole_loss - 1) > 1e-2:
         raise NotMeasured(f"the losses differ: {own_loss} in chunks, {whole_loss} at once")
     bars = [
         figure("head and loss in chunks over all logits at once", own_s / whole_s, "×",
                f"{1e3 * own_s:.2f} ms against {1e3 * whole_s:.2f}; {tokens:,} tokens"),
+        figure("head and loss in chunks by the kernel over PyTorch's operations", own_s / torch_s,
+               "×", f"{1e3 * own_s:.2f} ms against {1e3 * torch_s:.2f}") if kernel
+        else missing("head and loss in chunks by the kernel over PyTorch's operations",
+                     "no kernel serves this device"),
         figure("their memory over that of all logits", own_gb / whole_gb, "×",
                f"{own_gb:.2f} GB against {whole_gb:.2f}") if whole_gb
         else missing("their memory over that of all logits", "there is no GPU"),
