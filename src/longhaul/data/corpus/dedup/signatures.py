@@ -1,8 +1,9 @@
 """MinHash signatures of documents, their bands, and the sets of shingles that they estimate.
 
 A shingle is five words in a row, of lower-case text cut at white space (Lee et al., arXiv
-2107.06499, appendix A); in scripts that write no spaces each character is a word. The share of equal values in two signatures of 128 estimates the Jaccard
-similarity of the two sets (Broder, 1997), with a standard error of at most 0.044.
+2107.06499, appendix A); in scripts that write no spaces each character is a word. The share of
+equal values in two signatures of 128 estimates the Jaccard similarity of the two sets (Broder,
+1997), with a standard error of at most 0.044.
 """
 
 import re
