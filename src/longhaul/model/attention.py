@@ -238,22 +238,24 @@ class Attention(nn.Module):
 class _ShortAttention(torch.autograd.Function):
     """Causal attention of few tokens by whole products, N = B·H of them at once.
 
-    Queries and keys come as one tensor of 2·H heads, of any dtype, and go as one gradient, so that
-    layout and dtype change in the same pass; scores are of the values' dtype.
+    Queries and keys come as one float32 tensor of 2·H heads, and go as one gradient, so that layout
+    and dtype change in the same pass. Scores are float32: rounded to bfloat16, those near 50 would
+    be off by a quarter. All other products are of the values' dtype.
     """
 
     @staticmethod
     def forward(ctx: Any, both_BTHK: Tensor, value_BTHK: Tensor, scale: float) -> Tensor:
         batch, length, heads, width = value_BTHK.shape
-        both_2BHTK = value_BTHK.new_empty(2, batch, heads, length, width)
-        both_2BHTK.copy_(both_BTHK.view(batch, length, 2, heads, width).permute(2, 0, 3, 1, 4))
-        query_NTK, key_NTK = both_2BHTK.flatten(1, 2)
-        value_NTK = value_BTHK.transpose(1, 2).reshape(query_NTK.shape)
-        unseen_1TT = value_BTHK.new_full((1, length, length), -math.inf).triu_(1)
-        scores_NTT = torch.baddbmm(unseen_1TT, query_NTK, key_NTK.mT, alpha=scale)
-        share_NTT = torch.softmax(scores_NTT, dim=-1)
+        both_2BHTK = both_BTHK.view(batch, length, 2, heads, width).permute(2, 0, 3, 1, 4)
+        both_2NTK = both_2BHTK.reshape(2, -1, length, width)
+        value_NTK = value_BTHK.transpose(1, 2).reshape(both_2NTK.shape[1:])
+        unseen_1TT = both_2NTK.new_full((1, length, length), -math.inf).triu_(1)
+        share_NTT = torch.softmax(
+            torch.baddbmm(unseen_1TT, both_2NTK[0], both_2NTK[1].mT, alpha=scale), dim=-1
+        ).to(value_NTK.dtype)
+        query_NTK, key_NTK = both_2NTK.to(value_NTK.dtype)
         ctx.save_for_backward(query_NTK, key_NTK, value_NTK, share_NTT)
-        ctx.scale, ctx.came_as = scale, both_BTHK.dtype
+        ctx.scale = scale
         return torch.bmm(share_NTT, value_NTK).view(batch, heads, length, width)
 
     @staticmethod
@@ -272,7 +274,7 @@ class _ShortAttention(torch.autograd.Function):
             (both_2NTK[1], towards_NTT.mT, query_NTK),
         ):
             torch.baddbmm(nothing, scores_NTT, other_NTK, beta=0, alpha=ctx.scale, out=to_NTK)
-        both_BT2HK = both_2NTK.new_empty(batch, length, 2, heads, width, dtype=ctx.came_as)
+        both_BT2HK = both_2NTK.new_empty(batch, length, 2, heads, width, dtype=torch.float32)
         both_BT2HK.copy_(both_2NTK.view(2, batch, heads, length, width).permute(1, 3, 0, 2, 4))
         value_NTK = torch.bmm(share_NTT.mT, gradient_NTK)
         value_BTHK = value_NTK.view(gradient_BHTK.shape).transpose(1, 2)

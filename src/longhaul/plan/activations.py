@@ -226,8 +226,11 @@ def _attention_evaluated(model: ModelSection, formats: Formats, length: int, on_
         wide = FLOAT32 * (width + keys)
         own = wide * (1 + model.qk_norm)
         turned = own + (_ROTATED - 1) * wide if model.positions == "rotary" else 0
-        copied = wide + computed * (2 * width + 2 * keys + 2 * model.heads * length)
-        return formats.stream * model.width + mixed + max(turned, copied)
+        # Queries and keys as they came and with heads apart, values, scores and shares.
+        scored = 2 * wide + computed * keys + 2 * FLOAT32 * model.heads * length
+        # The same with copies for the products, the shares narrowed, and the result.
+        gathered = 2 * wide + computed * (2 * width + 2 * keys + model.heads * length)
+        return formats.stream * model.width + mixed + max(turned, scored, gathered)
     if computed != formats.product:
         mixed += computed * (width + 2 * keys)
     both = (FLOAT32 if model.qk_norm else computed) * (width + keys)
