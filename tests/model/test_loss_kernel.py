@@ -86,8 +86,24 @@ def test_it_is_taken_on_gpus_for_which_code_can_be_made(
     kernel = type(sys)("loss_kernel")
     kernel.loss_in_place = object()
     monkeypatch.setitem(sys.modules, "longhaul.model.loss_kernel", kernel)
+    monkeypatch.setattr(chunked_loss, "_tried_out", lambda device: "")
     found = kernel_for(torch.device(kind))
     assert found is (kernel.loss_in_place if taken else None)
+
+
+def test_a_kernel_that_fails_is_left_out_and_a_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise PermissionError("[Errno 13] Permission denied: '/root/.triton'")
+
+    kernel = type(sys)("loss_kernel")
+    kernel.loss_in_place = fails
+    monkeypatch.setitem(sys.modules, "longhaul.model.loss_kernel", kernel)
+    monkeypatch.setattr(chunked_loss, "lacks_for_triton", lambda: iter(()))
+    monkeypatch.setattr(chunked_loss, "KERNEL_DEVICES", ("cpu",))
+    assert kernel_for(torch.device("cpu")) is None
+    assert "PermissionError: [Errno 13]" in capsys.readouterr().err
 
 
 def test_a_step_in_plain_form_does_without_it() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from longhaul.core.output import print_error
 from longhaul.model.compiling import lacks_for_triton
 from longhaul.model.head import IGNORED_TARGET, Further, OfTargets
 
@@ -21,6 +22,8 @@ LossInPlace = Callable[
 ]
 """See `loss_kernel.loss_in_place`."""
 KERNEL_DEVICES = ("cuda",)
+_MOST_SAID = 200
+"""Characters of what Triton says."""
 _OLDEST = 8
 """Compute capability from which on the kernel is taken: Ampere's."""
 
@@ -28,7 +31,8 @@ _OLDEST = 8
 def kernel_for(device: torch.device) -> LossInPlace | None:
     """The kernel that takes a chunk's loss on a device; None: PyTorch's operations do.
 
-    It is looked for outside of what is compiled, and imported only where it is taken.
+    It is looked for outside of what is compiled, imported only where it is taken, and tried out: a
+    driver, a compiler or a folder that Triton lacks must not end a run that can do without.
     """
     if device.type not in KERNEL_DEVICES or any(lacks_for_triton()):
         return None
@@ -36,9 +40,27 @@ def kernel_for(device: torch.device) -> LossInPlace | None:
         capability, _ = torch.cuda.get_device_capability(device)
         if capability < _OLDEST:
             return None
+    if problem := _tried_out(device):
+        print_error(
+            f"WARNING: the loss goes without its kernel, as Triton fails here ({problem}): "
+            "PyTorch's operations take its place"
+        )
+        return None
     from longhaul.model.loss_kernel import loss_in_place
 
     return loss_in_place
+
+
+def _tried_out(device: torch.device) -> str:
+    """What Triton says of the kernel on two small rows; empty if it computes them."""
+    try:
+        from longhaul.model.loss_kernel import loss_in_place
+
+        targets_R = torch.zeros(2, dtype=torch.int64, device=device)
+        loss_in_place(torch.zeros(2, 8, device=device), targets_R, None, 0.0, 0.0, ())
+    except Exception as error:  # noqa: BLE001 (whatever Triton raises)
+        return " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_SAID]
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
