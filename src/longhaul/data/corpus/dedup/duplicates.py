@@ -17,7 +17,7 @@ from longhaul.core.output import Say
 from longhaul.core.units import count, short_seconds
 from longhaul.data.corpus.dedup.buckets import Documents, bits_for, gather, runs, save, scatter
 from longhaul.data.corpus.dedup.components import Clusters, Pairs, keep_one
-from longhaul.data.corpus.dedup.signatures import HASHES, band_keys, plain, rows_for, signatures
+from longhaul.data.corpus.dedup.signatures import HASHES, band_keys, in_words, rows_for, signatures
 from longhaul.data.corpus.dedup.similar import (
     doubtful,
     pairs_of_buckets,
@@ -257,7 +257,7 @@ class _Sign:
 def _sign_part(job: _Sign) -> int:
     column = part_columns(job.part.path, ["text"]).column("text")
     rows = np.setdiff1d(np.arange(len(column)), job.copies)
-    texts = [plain(text) for text in column.take(rows).to_pylist()] if len(rows) else []
+    texts = [in_words(text) for text in column.take(rows).to_pylist()] if len(rows) else []
     values = signatures(texts)
     save(job.folder / f"{job.name}-rows.npy", rows)
     save(job.folder / f"{job.name}-sizes.npy", np.array([len(text) for text in texts], np.int64))

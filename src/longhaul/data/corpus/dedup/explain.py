@@ -11,7 +11,7 @@ from longhaul.core.errors import UsageError
 from longhaul.core.units import count
 from longhaul.data.corpus.dedup.components import Pairs
 from longhaul.data.corpus.dedup.findings import ELSEWHERE, Findings, Found
-from longhaul.data.corpus.dedup.signatures import jaccard, plain, shingles
+from longhaul.data.corpus.dedup.signatures import in_words, jaccard, shingles
 
 _MOST_NAMED = 8
 _MOST_DIFFERENT = 24
@@ -94,7 +94,7 @@ def _pairs_on(path: list[int], known: dict[int, Found]) -> Iterator[str]:
 
 
 def _similarity(one: Found, other: Found) -> float:
-    return jaccard(shingles(plain(one.text)), shingles(plain(other.text)))
+    return jaccard(shingles(in_words(one.text)), shingles(in_words(other.text)))
 
 
 def _differences(kept: Found, own: Found) -> Iterator[str]:

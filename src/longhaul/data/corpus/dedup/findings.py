@@ -13,7 +13,7 @@ import numpy.typing as npt
 from longhaul.core.files import write_json
 from longhaul.data.corpus.dedup.buckets import Documents
 from longhaul.data.corpus.dedup.components import Pairs
-from longhaul.data.corpus.dedup.signatures import jaccard, plain, shingles
+from longhaul.data.corpus.dedup.signatures import in_words, jaccard, shingles
 from longhaul.data.corpus.parts import Part, part_columns
 
 REPORT = "report.json"
@@ -199,13 +199,13 @@ def _replaced(values: Documents, old: Documents, new: Documents) -> Documents:
 
 def _shown(members: Sequence[Found]) -> list[dict[str, Any]]:
     """With the similarity of each to the one that stays."""
-    kept = shingles(plain(members[0].text))
+    kept = shingles(in_words(members[0].text))
     return [
         {
             "source": member.source,
             "name": member.name,
             "characters": len(member.text),
-            "similarity": round(jaccard(kept, shingles(plain(member.text))), 4),
+            "similarity": round(jaccard(kept, shingles(in_words(member.text))), 4),
             "excerpt": member.text[:_EXCERPT],
         }
         for member in members

@@ -25,7 +25,8 @@ _LONGEST_WORD = 1 << 12
 # Thai to Lao, Tibetan and Burmese, Khmer, kana, Chinese characters, all with their extensions. Set
 # apart, as a whole paragraph would be one word.
 _UNSPACED = re.compile(
-    "[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U0001b000-\U0003ffff]"
+    "[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    "\U0001b000-\U0001b16f\U00020000-\U0003ffff]"
 )
 
 Signatures = npt.NDArray[np.uint32]
@@ -36,13 +37,16 @@ Shingles = npt.NDArray[np.uint64]
 
 def plain(text: str) -> str:
     """What is compared of a text: neither case nor white space."""
-    if not text.isascii():
-        text = _UNSPACED.sub(r" \g<0> ", text)
     return " ".join(text.lower().split())
 
 
+def in_words(text: str) -> str:
+    """The same with a space between words, also of scripts that write none."""
+    return plain(text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text))
+
+
 def signatures(texts: Sequence[str]) -> Signatures:
-    """Of plain texts."""
+    """Of texts `in_words`."""
     import daft
     import pyarrow as pa
 
@@ -88,7 +92,7 @@ _WEIGHTS = mixed(np.arange(_LONGEST_WORD, dtype=np.uint64)) | np.uint64(1)
 
 
 def shingles(text: str) -> Shingles:
-    """The set of a plain text."""
+    """The set of a text `in_words`."""
     words = np.concatenate([_word_hashes(piece) for piece in _pieces(text.encode())])
     count = max(1, len(words) - WORDS + 1)
     width = min(WORDS, len(words))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from longhaul.data.corpus.dedup.buckets import Documents, gather, runs, save
 from longhaul.data.corpus.dedup.components import Pairs
-from longhaul.data.corpus.dedup.signatures import HASHES, Shingles, jaccard, plain, shingles
+from longhaul.data.corpus.dedup.signatures import HASHES, Shingles, in_words, jaccard, shingles
 from longhaul.data.corpus.engine import Resources, run_jobs
 from longhaul.data.corpus.parts import Part, beside, mark, marked, part_columns
 
@@ -181,7 +181,7 @@ def store_shingles(
 
 def _store(job: _Wanted) -> int:
     column = part_columns(job.part, ["text"]).column("text")
-    sets = [shingles(plain(column[int(row)].as_py())) for row in job.rows]
+    sets = [shingles(in_words(column[int(row)].as_py())) for row in job.rows]
     save(job.folder / f"{job.name}-wanted.npy", job.rows)
     save(job.folder / f"{job.name}-ends.npy", np.cumsum([len(each) for each in sets]))
     save(job.folder / f"{job.name}-shingles.npy", np.concatenate(sets))
