@@ -205,15 +205,14 @@ class Staging:
         """What the buffers take."""
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
-    def begin(self, tensors: Mapping[str, Tensor], in_place: bool = False) -> None:
+    def begin(self, tensors: Mapping[str, Tensor], in_place: bool = False) -> bool:
         """Make room for `tensors` and queue the copies of a GPU. What lies on the host must not
-        change until `copy` is through, which another thread may do; `in_place` it is not copied at
-        all, and must not change as long as it is read.
+        change until `copy` is through, which another thread may do. Asked to leave them `in_place`,
+        it copies nothing where all lie there, and says so: none may change while they are read.
         """
         local = {name: local_of(tensor) for name, tensor in tensors.items()}
-        stays = {name for name, t in local.items() if in_place and t.is_cpu and t.is_contiguous()}
-        self._in_place = {name: local[name] for name in stays}
-        local = {name: tensor for name, tensor in local.items() if name not in stays}
+        in_place = in_place and all(t.is_cpu and t.is_contiguous() for t in local.values())
+        self._in_place, local = (local, {}) if in_place else ({}, local)
         self._buffers = {name: self._buffer(name, tensor) for name, tensor in local.items()}
         self._on_host = []
         device = next((one.device for one in local.values() if queues(one.device)), _CPU)
@@ -227,6 +226,7 @@ class Staging:
             self._copied = Mark(device).record() if queues(device) else None
         if not self._settled:
             self.settle()
+        return in_place
 
     def settle(self) -> None:
         """Have a GPU finish its copies before it does what is queued from now on. The host does not

@@ -93,14 +93,13 @@ class Saver:
     ) -> Seconds:
         """Copy `state` and start to write it; seconds waited for the save before this one. Training
         may go on, and change its tensors after `settle`. Errors as `render_facts`. `at_rest`: no
-        step is to come, so what lies on the host is written from where it is, without a copy, and
+        step is to come, so a state on the host is written from where it is, without a copy, and
         `settle` waits for the writing.
         """
         began = self.clock.monotonic()
         facts = render_facts(step, self.attempt, state.facts)
         waited = self.wait(alive)
-        self._in_place = at_rest and self.settled
-        self._staging.begin(state.tensors, in_place=self._in_place)
+        self._in_place = self._staging.begin(state.tensors, at_rest and self.settled)
         self._pieces = state.pieces
         self._copied.clear()
         # A daemon, because a process told to stop at once must not wait for a disk; what it was
