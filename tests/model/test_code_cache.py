@@ -9,7 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from longhaul.model import code_cache
-from longhaul.model.code_cache import VARIABLES, forget_old_code, keep_code, leave_full_cache
+from longhaul.model.code_cache import (
+    VARIABLES,
+    forget_old_code,
+    keep_code,
+    keep_no_more,
+    leave_full_cache,
+)
 
 FACTS = {"version": "2.13.0", "gpu": "none"}
 
@@ -108,3 +114,19 @@ def test_the_two_folders_in_use_last_stay(run: Path) -> None:
     forget_old_code(run / "compiled")
     left = set((run / "compiled").resolve().iterdir())
     assert left == {newest, kept_in(run, {"gpu": "1"})}
+
+
+def test_a_folder_in_use_this_week_stays_for_ranks_on_other_machines(run: Path) -> None:
+    folders = [kept_in(run, {"gpu": str(number)}) for number in range(4)]
+    forget_old_code(run / "compiled")
+    assert set((run / "compiled").resolve().iterdir()) == set(folders)
+
+
+def test_what_was_set_is_unset_and_what_somebody_else_set_stays(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept_in(run, {"gpu": "1"})
+    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
+    keep_no_more()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    assert os.environ["TRITON_CACHE_DIR"] == "elsewhere"

@@ -7,17 +7,20 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from longhaul.core.units import Bytes
+from longhaul.core.units import Bytes, Seconds
 
 VARIABLES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 """What torch and Triton read, each time they compile, and the folders within ours."""
 _KEPT = 2
 """Folders that stay: this one, and that of the software or machine before, which may come back."""
+_UNUSED_S: Seconds = 7 * 24 * 3600.0
+"""Others stay so long: ranks on other kinds of machines may be using them."""
 _LEAST_FREE: Bytes = 1 << 30
 """Code takes up to a few hundred MB, and checkpoints are worth more than it."""
 _set: dict[str, str] = {}
@@ -64,13 +67,18 @@ def leave_full_cache() -> None:
     """Before something is compiled: on a disk that takes no more, to the compiler's own place."""
     there = [Path(path) for name, path in _set.items() if os.environ.get(name) == path]
     if there and _problem(there[0].parent):
-        for name in VARIABLES:
-            _set.pop(name)
+        keep_no_more()
+
+
+def keep_no_more() -> None:
+    """Undo `keep_code`."""
+    for name in list(_set):
+        if os.environ.get(name) == _set.pop(name):
             del os.environ[name]
 
 
 def forget_old_code(compiled: Path) -> None:
-    """Remove the folders that have not been in use for the longest."""
+    """Remove the folders that have not been in use for the longest, and for a week."""
 
     def used(folder: Path) -> float:
         try:
@@ -80,7 +88,8 @@ def forget_old_code(compiled: Path) -> None:
 
     with suppress(OSError):
         for folder in sorted(compiled.iterdir(), key=used)[:-_KEPT]:
-            shutil.rmtree(folder, ignore_errors=True)
+            if used(folder) < time.time() - _UNUSED_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _problem(folder: Path) -> str:

@@ -95,6 +95,7 @@ def _watched(
     typed: Start, steps: int, trace: Path, say: Callable[[str], None], *options: str
 ) -> tuple[Timeline, Seen, "torch.device"]:
     """Train until so many steps are watched."""
+    from longhaul.model.code_cache import keep_no_more
     from longhaul.run.profile.watch import ProfileTaken, Watch  # torch takes seconds to import
 
     watch = Watch(WARMUP, steps, trace)
@@ -109,6 +110,8 @@ def _watched(
             raise LonghaulError("profile: training ended before all steps were watched")
         except ProfileTaken:
             pass
+        finally:
+            keep_no_more()  # the folder goes
     gc.collect()  # the model may be in nobody's hands but its own; what follows needs its memory
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     return timeline(events), watch.seen, watch.device
