@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 from longhaul.core.units import Seconds, count, short_seconds
 
 _BREAK = "graph break: "
+_METRICS = 4096
+_UNLIKE = (AttributeError, KeyError, TypeError)
+"""Torch counts in another way than those it is known from: nothing is told of it, and training goes
+on."""
 _MOST_OF_A_REASON = 200
 """Characters: torch gives stack traces too."""
 
@@ -73,6 +78,9 @@ class Compilations:
     def __post_init__(self) -> None:
         from torch._dynamo import utils
 
+        # Of 64 blocks that compile in one pass, and more.
+        if (remember := getattr(utils, "set_compilation_metrics_limit", None)) is not None:
+            remember(_METRICS)
         self._utils: Any = utils
         self._frames = utils.counters["frames"]
         self._before: int = self._frames["total"]
@@ -87,6 +95,10 @@ class Compilations:
         """Its forward pass is over; `is_new`: its form is, and had to be compiled."""
         if self._frames["total"] == self._before:
             return
+        with suppress(*_UNLIKE):
+            self._see(is_new)
+
+    def _see(self, is_new: bool) -> None:
         self._has_news = True
         self._metrics += (new := self._new_metrics())
         if not is_new:
@@ -98,6 +110,13 @@ class Compilations:
         """What was compiled since the last call, in whole passes; None if nothing was."""
         if not self._has_news:
             return None
+        try:
+            return self._summary()
+        except _UNLIKE:
+            self._has_news = False
+            return None
+
+    def _summary(self) -> Compiled:
         before, self._last = self._last, self._totals()
         new = self._last - before
         broken = [key for key in new if key.startswith(_BREAK)]

@@ -74,8 +74,12 @@ def _looked_for(variable: str, *names: str) -> str:
     )
 
 
+_FORMS = 256
+"""Of one function that may be compiled, as torch allows for all together."""
+
+
 def compiled_by_shape(
-    function: Callable[..., Any], kept_by_checkpointing: bool = False
+    function: Callable[..., Any], kept_by_checkpointing: bool = False, alike: int = 1
 ) -> Callable[..., Any]:
     """`function` through torch.compile, anew for every shape and every number it is given.
 
@@ -88,6 +92,8 @@ def compiled_by_shape(
     several.
     """
     limits = torch._dynamo.config
+    # Methods of `alike` modules are one function to torch, which counts the forms of all.
+    limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, _FORMS * alike)
     limits.recompile_limit = limits.accumulated_recompile_limit
     limits.fail_on_recompile_limit_hit = True
     options: dict[str, Any] = {}

@@ -91,8 +91,8 @@ class CompiledBlocks:
         if hasattr(torch._dynamo.config, "skip_fwd_side_effects_in_bwd_under_checkpoint"):
             torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
         for block in model.blocks:
-            way = partial(self._computed, block.forward, compiled_by_shape(block.forward))
-            block.forward = way
+            compiled = compiled_by_shape(block.forward, alike=len(model.blocks))
+            block.forward = partial(self._computed, block.forward, compiled)
 
     def _computed(
         self,

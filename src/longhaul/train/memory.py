@@ -78,7 +78,8 @@ def fitting_micro_sequences(
 
     if on_gpu:
         measure(1)  # libraries take their workspaces at the first pass, and keep them
-    step.model.ahead = max((s.weights for s in recipe.model.ahead_stages), key=len, default=())
+    longest = max((s.weights for s in recipe.model.ahead_stages), key=len, default=())
+    step.model.ahead = step.passes.forms.ahead = longest
     budget = _budget(step.device)
     share = 1 if ranks is None else ranks.data_size
     sizes = [-(-stage.sequences // share) for stage in recipe.batch_stages()]

@@ -37,6 +37,8 @@ class Passes:
 
     def switch(self, compiled: bool) -> None:
         """Compute so from now on."""
+        if self.compilations is not None and self.forms.compiled == compiled:
+            return  # what was compiled stays known
         model, device, forms = self._model, self._device, self.forms
         self.forward = compiled_by_shape(model) if compiled and not self._is_shared else model
         if self._is_shared and compiled and self._blocks is None:

@@ -112,6 +112,7 @@ class Trainer:
                 yield from self._evaluate_save_snapshot(settings)
             yield from self.saved()
         yield from self.completed()
+        yield from self._reports()
         self.coordinator.end()
 
     def _evaluate_save_snapshot(self, settings: Recipe) -> Iterator[StepRecord | Event]:
@@ -365,6 +366,9 @@ class Trainer:
         if self.settings is not self._obeyed:
             self._obey()
             yield self._event(EventKind.OVERRIDE_BEGINS)
+        yield from self._reports()
+
+    def _reports(self) -> Iterator[Event]:
         while self._to_report:
             kind, data = self._to_report.popleft()
             yield self._event(kind, **data)
