@@ -57,7 +57,7 @@ _SHAKESPEARE = Study(
         "token smear": ("model.token_smear=true",),
         "two tokens ahead, for the first half": (
             "model.ahead_stages=[{ from_step = 0, weights = [0.5] },"
-            " { from_step = 33, weights = [] }]",
+            " { from_step = 32, weights = [] }]",
         ),
         "soft cap of the logits": ("model.logit_softcap=15.0",),
         "cautious decay": ("optim.weight_decay=0.01", "optim.cautious_decay=true"),
