@@ -98,6 +98,11 @@ class _Machine(TorchDispatchMode):
 _in_fast_form = False
 
 
+def _in_place_of_attention(gather: Callable[..., torch.Tensor]) -> Any:
+    """Short sequences too, which would write it out."""
+    return patch.multiple(Attention, _gather=gather, _is_plain=lambda *_: False)
+
+
 def _wrong_gather(kind: str, always: bool) -> Callable[..., torch.Tensor]:
     right = Attention._gather
 
@@ -156,9 +161,7 @@ def living_in(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(passes_file, "compiled_by_shape", _compiled_wrongly))
         if world.kernel:
-            stack.enter_context(
-                patch.object(Attention, "_gather", _wrong_gather(world.kernel, always=False))
-            )
+            stack.enter_context(_in_place_of_attention(_wrong_gather(world.kernel, always=False)))
             forward = _forward_of_half(Attention.forward)
             stack.enter_context(patch.object(Attention, "forward", forward))
         if world.software == "smoothing":
@@ -170,8 +173,7 @@ def living_in(world: World) -> Iterator[None]:
             larger = lambda *a, **k: update(*a, **{**k, "lr": 8 * k["lr"]})  # noqa: E731
             stack.enter_context(patch.object(adamw_file, "adamw", larger))
         elif world.software:
-            gather = _wrong_gather(world.software, always=True)
-            stack.enter_context(patch.object(Attention, "_gather", gather))
+            stack.enter_context(_in_place_of_attention(_wrong_gather(world.software, always=True)))
         if world.machine or world.jitter:
             stack.enter_context(_Machine(world.machine, world.jitter))
         yield

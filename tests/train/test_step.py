@@ -80,7 +80,7 @@ def weights(trainer: Trainer) -> list[torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_every_length_and_window_of_a_curriculum_is_compiled_and_none_falls_back(
+def test_every_length_of_a_curriculum_is_compiled_once_for_all_windows_and_none_falls_back(
     make_trainer: MakeTrainer, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With evaluations (a last batch of fewer sequences), gauges and saves in between."""
@@ -89,9 +89,12 @@ def test_every_length_and_window_of_a_curriculum_is_compiled_and_none_falls_back
     honest = time_buckets.track
     monkeypatch.setattr(time_buckets, "track", lambda to: track.append(to) or honest(to))
     records = steps(compiled)
-    assert recorder.captured == 12
-    assert track.count("compile") == 13, "and the first step with gauges, which runs uncompiled"
-    assert recorder.runs == sum(record.sequences // 4 for record in records if not record.gauges)
+    forms = {(record.sequence_length, bool(record.gauges)) for record in records}
+    assert {length for length, _ in forms} == set(LENGTHS)
+    assert {record.attention_window for record in records} == {3, 4, 5, 6}
+    assert recorder.captured == len(forms), "of lengths, with gauges and without; not of windows"
+    assert track.count("compile") == len(forms)
+    assert recorder.runs == sum(record.sequences // 4 for record in records)
     uncompiled = steps(make_trainer(*CURRICULUM, folder="other"))
     for one, other in zip(records, uncompiled, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-4)
