@@ -24,8 +24,8 @@ from longhaul.model.weights import Linear, Scalars
 
 _QK_NORM_EPS = 1e-6  # Only keeps a zero vector finite; queries and keys are far larger.
 # Up to this many tokens torch's attention on a CPU takes longer in bfloat16 than in float32,
-# forward and backward together: five times as long at 64 (LOG.md, 2026-11-21). Written out it takes
-# a third of float32's time, if nothing is asked of it but to be causal (2026-11-25).
+# forward and backward together: five times as long at 64 (LOG.md, 2026-11-21). Written out it is
+# faster than both, if nothing is asked of it but to be causal (2026-11-25).
 _SHORT_ON_CPU = 256
 # Both as in modded-nanogpt: the layer's own share, then that of what is mixed in.
 _VALUE_SHARES = (0.5, 0.5)
