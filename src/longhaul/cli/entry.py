@@ -30,9 +30,12 @@ def main() -> None:
         from longhaul.cli.common import leaving_in_order
 
         app = application()
-    leave_in_order_on_interrupt()
+    interrupted = leave_in_order_on_interrupt()
     with leaving_in_order():
-        raise typer.Exit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
+        if interrupted():  # typer makes a plain exit of it
+            raise KeyboardInterrupt
+        raise typer.Exit(code)
 
 
 def application() -> typer.Typer:

@@ -69,18 +69,21 @@ def leave_on_interrupt() -> None:
         signal.signal(signal.SIGINT, _leave_interrupted)
 
 
-def leave_in_order_on_interrupt() -> None:
+def leave_in_order_on_interrupt() -> Callable[[], bool]:
     """From now on the first SIGINT unwinds this process, which gives its lease back; the second one
-    ends it at once. Neither shows where it was.
+    ends it at once. Returns what tells whether the first one came.
     """
+    came = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
         signal.signal(signal.SIGINT, _leave_interrupted)
-        print_error("longhaul: interrupted")  # typer makes a plain exit of what is raised
         raise KeyboardInterrupt
 
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, interrupt)
+    return lambda: came
 
 
 @contextmanager
