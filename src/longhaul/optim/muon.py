@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from longhaul.config.optim import OptimSection
 from longhaul.model.device import queues
+from longhaul.optim.early import EarlyExchange, Stacked
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.optimizer import Rule, hush, shrink_by, shrinking_where_agreed
@@ -116,6 +117,9 @@ def bf16_is_fast(device: torch.device) -> bool:
 _FIRST_MOMENTUM = 0.85  # Where the warm-up begins (modded-nanogpt).
 # Matrices are stacked up to this many elements: more would only borrow more memory.
 _MOST_IN_STACK = 1 << 24
+# Elements of whole gradients and momenta that a rank is sent before the update, 1 GB: what does not
+# fit travels after the backward pass, beside the products of other stacks.
+_MOST_EARLY = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,8 @@ class _Stack:
     """float32, on the host if offloaded; of sharded weights, this process's parts."""
     dealing: Dealing | None
     """How whole matrices come out of parts; None where the weights are whole."""
+    early: Stacked | None
+    """How they set out during the backward pass; None if they do not."""
 
 
 class MuonRule(Rule):
@@ -143,7 +149,8 @@ class MuonRule(Rule):
     def __init__(self, group: Group, settings: OptimSection, sharding: Sharding | None) -> None:
         super().__init__(group, settings, sharding)
         self._step = torch.zeros((), device=self.device)
-        self._stacks = list(_stacks(group, sharding, self.offloaded))
+        self.early = None if sharding is None else EarlyExchange(sharding)
+        self._stacks = list(_stacks(group, sharding, self.offloaded, self.early))
 
     def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
         """Rate, decay and `optim.muon`; switches as 1 or 0."""
@@ -164,6 +171,8 @@ class MuonRule(Rule):
 
     def update(self, gate: Gate) -> None:
         """See `Rule.update`; but a matrix without a gradient counts as one with a zero gradient."""
+        if self.early is not None:
+            self.early.finish()
         momentum = self._momentum()
         shrinking = shrink_by(gate, self.numbers["lr"] * self.numbers["weight_decay"])
         overlap(self._update(stack, gate, momentum, shrinking) for stack in self._stacks)
@@ -174,7 +183,18 @@ class MuonRule(Rule):
     ) -> Task:
         """A stack. One that does not travel drops its copies before the next one makes its own."""
         with lent([stack.momentum_NRC], self.device, self.offloaded) as (momentum_NRC,):
-            steps = self._steps_of(stack, self._ahead(stack, momentum_NRC, gate, momentum))
+            gradient_NRC = torch.stack([_gradient(weight) for weight in stack.parameters]).float()
+            ahead_NRC = self._ahead(gradient_NRC, momentum_NRC, gate, momentum)
+        del gradient_NRC
+        if self.early is not None and stack.early is not None and stack.early.begun:
+            # Of this rank's parts only the momentum counts: they have travelled already.
+            del ahead_NRC
+            ahead_MRC = self._ahead(*self.early.arrived(stack.early), gate, momentum)
+            steps = self._steps_back(stack, ahead_MRC)
+            del ahead_MRC
+        else:
+            steps = self._steps_of(stack, ahead_NRC)
+            del ahead_NRC
         step_NRC = yield from steps
         hush([step_NRC], gate)
         with self.widened(stack.parameters, gate) as weights:
@@ -193,10 +213,9 @@ class MuonRule(Rule):
         return first + (last - first) * (self._step / over).clamp_max(1.0)
 
     def _ahead(
-        self, stack: _Stack, momentum_NRC: Tensor, gate: Gate, momentum: float | Tensor
+        self, gradient_NRC: Tensor, momentum_NRC: Tensor, gate: Gate, momentum: float | Tensor
     ) -> Tensor:
-        """What is made orthogonal; the stack's momentum is updated."""
-        gradient_NRC = torch.stack([_gradient(weight) for weight in stack.parameters]).float()
+        """What is made orthogonal; the momentum is updated, and the gradient scaled."""
         if gate.divisor is not None:
             gradient_NRC.div_(gate.divisor)
         hush([gradient_NRC], gate)
@@ -208,12 +227,23 @@ class MuonRule(Rule):
 
     def _steps_of(self, stack: _Stack, ahead_NRC: Tensor) -> Travel:
         """What is added to the weights."""
-        parts = stack.parts if self.numbers["separate_parts"] else (sum(stack.parts),)
         if stack.dealing is None:
-            return self._steps_of_parts(ahead_NRC, parts)
-        steps = stack.dealing(ahead_NRC, partial(self._steps_of_parts, parts=parts))
+            return self._steps_of_parts(ahead_NRC, self._parts(stack))
+        steps = stack.dealing(ahead_NRC, partial(self._steps_of_parts, parts=self._parts(stack)))
         del ahead_NRC  # while parts travel
         return (yield from steps)
+
+    def _steps_back(self, stack: _Stack, ahead_MRC: Tensor) -> Travel:
+        """The same, of the whole matrices that this rank is dealt."""
+        assert stack.dealing is not None
+        if len(ahead_MRC):
+            ahead_MRC = self._steps_of_parts(ahead_MRC, self._parts(stack))
+        back = stack.dealing.back(ahead_MRC)
+        del ahead_MRC
+        return (yield from back)
+
+    def _parts(self, stack: _Stack) -> tuple[int, ...]:
+        return stack.parts if self.numbers["separate_parts"] else (sum(stack.parts),)
 
     def _steps_of_parts(self, stack_NRC: Tensor, parts: tuple[int, ...]) -> Tensor:
         """A step for each part of each matrix; parts of one shape are one stack."""
@@ -243,33 +273,54 @@ class MuonRule(Rule):
         return state
 
 
-def _stacks(group: Group, sharding: Sharding | None, offloaded: bool) -> Iterator[_Stack]:
+def _stacks(
+    group: Group, sharding: Sharding | None, offloaded: bool, early: EarlyExchange | None
+) -> Iterator[_Stack]:
     alike: dict[tuple[object, ...], list[int]] = {}
+    summed_late = frozenset() if sharding is None else sharding.summed_late
     for number, weight in enumerate(group.parameters):
-        # Equal shapes may be cut in different ways.
-        held = None if sharding is None else sharding.pieces[group.names[number]].by_holder
-        key = (weight.shape, weight.dtype, group.parts[number], held)
+        name = group.names[number]
+        # Equal shapes may be cut in different ways, or summed at different times.
+        held = None if sharding is None else sharding.pieces[name].by_holder
+        key = (weight.shape, weight.dtype, group.parts[number], held, name in summed_late)
         alike.setdefault(key, []).append(number)
-    dealt = 0
+    dealt = sent = 0
     for numbers in alike.values():
         first = group.parameters[numbers[0]]
         pieces = None if sharding is None else sharding.pieces[group.names[numbers[0]]]
         whole = first.numel() if pieces is None else math.prod(pieces.shape)
         # What is dealt out is stacked at each rank.
-        most = max(1, _MOST_IN_STACK // whole) * (1 if sharding is None else sharding.size)
+        ranks = 1 if sharding is None else sharding.size
+        most = max(1, _MOST_IN_STACK // whole) * ranks
         for begin in range(0, len(numbers), most):
             taken = numbers[begin : begin + most]
+            parameters = tuple(group.parameters[number] for number in taken)
             shape = len(taken), *own_part(first).shape
+            momentum_NRC = (
+                host_zeros(shape, torch.float32, first.device)
+                if offloaded
+                else torch.zeros(shape, device=first.device)
+            )
+            dealing = stacked = None
+            if sharding is not None and pieces is not None:
+                dealing = Dealing(sharding, pieces, len(taken), dealt)
+                of_rank = 2 * whole * math.ceil(len(taken) / ranks)
+                if (
+                    early is not None
+                    and dealing.travels
+                    and group.names[numbers[0]] not in summed_late
+                    and not offloaded
+                    and sent + of_rank <= _MOST_EARLY
+                ):
+                    sent += of_rank
+                    stacked = early.add(parameters, momentum_NRC, dealing)
             yield _Stack(
                 names=tuple(group.names[number] for number in taken),
-                parameters=tuple(group.parameters[number] for number in taken),
+                parameters=parameters,
                 parts=group.parts[taken[0]],
-                momentum_NRC=host_zeros(shape, torch.float32, first.device)
-                if offloaded
-                else torch.zeros(shape, device=first.device),
-                dealing=Dealing(sharding, pieces, len(taken), dealt)
-                if sharding is not None and pieces is not None
-                else None,
+                momentum_NRC=momentum_NRC,
+                dealing=dealing,
+                early=stacked,
             )
             dealt += len(taken)
 

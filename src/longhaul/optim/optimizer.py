@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from longhaul.config.optim import OptimSection
 from longhaul.core.errors import NeedsPerson, RecipeError
 from longhaul.core.pieces import Pieces
+from longhaul.optim.early import EarlyExchange
 from longhaul.optim.gate import Gate, judge
 from longhaul.optim.groups import Group, learning_rate, make_groups, weight_decay
 from longhaul.optim.sharding import Sharding, cut_alike, own_part
@@ -46,6 +47,8 @@ class Rule(ABC):
         compensates = settings.rounding == "compensated"
         self.lost = {w: lost_bits(w) for w in group.parameters} if compensates else {}
         """What roundings left over of each half weight."""
+        self.early: EarlyExchange | None = None
+        """What it sends between ranks while a backward pass goes on."""
         self.numbers: dict[str, float] = {}
         """The settings that `update` reads, and reads nowhere else."""
 
@@ -146,6 +149,14 @@ class Optimizer:
         self._names = [name for group in self.groups for name in group.names]
         self.apply_settings(settings)
 
+    def before_backward(self, is_last: bool) -> None:
+        """Told before a backward pass of an update: whether its gradients are the last to be added.
+        What travels between ranks may then set out as soon as each of them is there.
+        """
+        for rule in self.rules:
+            if rule.early is not None:
+                rule.early.open = is_last
+
     def judge(self, loss: Tensor, scale: Tensor | None = None) -> Gate:
         """Measure all gradients; see `gate.judge`."""
         if self.sharding is None:
@@ -166,6 +177,9 @@ class Optimizer:
         """Forget the gradients; the next backward pass keeps its own tensors instead of adding."""
         for parameter in self._parameters:
             parameter.grad = None
+        for rule in self.rules:
+            if rule.early is not None:
+                rule.early.discard()
 
     def set_learning_rate(self, lr: float) -> None:
         """The rate of the next step; each role takes its factor of it."""

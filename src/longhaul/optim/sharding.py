@@ -58,6 +58,8 @@ class Sharding:
     """Of the pipeline, all ranks' together."""
     loss_copies: int
     """Ranks that compute each part of the loss."""
+    summed_late: frozenset[str] = frozenset()
+    """Weights whose gradients are not yet whole when the backward pass has ended."""
 
     @property
     def size(self) -> int:
@@ -159,6 +161,7 @@ class Dealing:
 
     def __init__(self, sharding: Sharding, pieces: Pieces, count: int, first: int) -> None:
         self._sharding, self._pieces = sharding, pieces
+        self._first = first
         self._holders = dist.get_world_size(sharding.holders)
         self._replicas = dist.get_world_size(sharding.replicas)
         self._shapes = [pieces.local_shape(holder) for holder in range(self._holders)]
@@ -171,27 +174,69 @@ class Dealing:
             for replica in range(self._replicas)
         ]
         """By replica and holder, which matrices it is dealt."""
+        self._count = count
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a whole matrix."""
+        return self._pieces.shape
+
+    @property
+    def travels(self) -> bool:
+        """Whether whole matrices are put together from parts of several ranks."""
+        return self._holders > 1
+
+    @property
+    def own_numbers(self) -> range:
+        """Which matrices this rank is dealt."""
+        return self._of_replica()[self._pieces.holder]
+
+    def owner(self, number: int) -> tuple[int, int]:
+        """Replica and holder that a matrix is dealt to."""
+        holder, replica = divmod(
+            (number + self._first) % (self._replicas * self._holders), self._replicas
+        )
+        return replica, holder
+
+    def part_elements(self, holder: int) -> int:
+        """Of what a holder has of each matrix."""
+        return math.prod(self._shapes[holder])
 
     def __call__(self, parts_Nrc: Tensor, function: Whole) -> Travel:
         """`function` of the whole matrices, cut again. All ranks run it together."""
-        dealt = self._numbers[dist.get_rank(self._sharding.replicas)]
-        shape, own = parts_Nrc.shape, parts_Nrc[0].numel()
-        count = len(dealt[self._pieces.holder])
-        give = [own * len(numbers) for numbers in dealt]
-        take = [count * math.prod(part) for part in self._shapes]
-        parts = torch.cat([parts_Nrc[_every(numbers)] for numbers in dealt])
+        give, take = self._sizes()
+        parts = torch.cat([parts_Nrc[_every(numbers)] for numbers in self._of_replica()])
         there = self._exchange(parts.flatten(), give, take)
         del parts, parts_Nrc  # what has arrived is all that is held
-        back = self._exchange(self._made((yield from there), count, function), take, give)
-        return (yield from self._shared((yield from back), shape))
+        return (yield from self.back(self._made((yield from there), function)))
 
-    def _made(self, flat: Tensor, count: int, function: Whole) -> Tensor:
-        whole_MRC = self._joined(flat, count)
+    def back(self, made_MRC: Tensor) -> Travel:
+        """Parts [N, r, c] of all matrices, here, from the whole ones [M, R, C] that each rank has
+        made.
+        """
+        give, take = self._sizes()
+        flat = torch.cat(self._cut(made_MRC))
+        del made_MRC
+        back = self._exchange(flat, take, give)
+        del flat
+        return (yield from self._shared((yield from back)))
+
+    def _of_replica(self) -> list[range]:
+        return self._numbers[dist.get_rank(self._sharding.replicas)]
+
+    def _sizes(self) -> tuple[list[int], list[int]]:
+        """Elements that travel to each holder to be made whole, and from each."""
+        own = self.part_elements(self._pieces.holder)
+        give = [own * len(numbers) for numbers in self._of_replica()]
+        return give, [len(self.own_numbers) * math.prod(part) for part in self._shapes]
+
+    def _made(self, flat: Tensor, function: Whole) -> Tensor:
+        whole_MRC = self.joined(flat, len(self.own_numbers))
         del flat  # what travels is let go of before anything is computed
-        return torch.cat(self._cut(function(whole_MRC) if count else whole_MRC))
+        return function(whole_MRC) if len(whole_MRC) else whole_MRC
 
-    def _joined(self, parts: Tensor, count: int) -> Tensor:
-        """Whole matrices of parts, which lie flat one after the other, by holder."""
+    def joined(self, parts: Tensor, count: int) -> Tensor:
+        """Whole matrices [count, R, C] of parts, which lie flat one after the other, by holder."""
         whole_MRC = parts.new_empty(count, *self._pieces.shape)
         flat = parts.split([count * math.prod(shape) for shape in self._shapes])
         for part, shape, held in zip(flat, self._shapes, self._pieces.by_holder, strict=True):
@@ -210,8 +255,9 @@ class Dealing:
             parts.append(part_Mrc.flatten())
         return parts
 
-    def _shared(self, flat: Tensor, shape: torch.Size) -> Travel:
+    def _shared(self, flat: Tensor) -> Travel:
         """Every replica's matrices [N, r, c], each in its place, from its own flat ones."""
+        shape = self._count, *self._shapes[self._pieces.holder]
         most = max(sum(map(len, dealt)) for dealt in self._numbers)
         if self._replicas > 1:
             own = flat.new_zeros(most * math.prod(shape[1:]))

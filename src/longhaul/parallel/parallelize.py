@@ -124,6 +124,7 @@ def parallelize(model: GPT, world: World, settings: ParallelSection, seed: int) 
         model.to_empty(device=world.device)
     parameters = dict(model.named_parameters())
     tied = "tokens.weight" if staged is not None and model.settings.tied_head else ""
+    unsummed = list(_unsummed(world, parameters, set(cuts), left_out, tied))
     sharding = Sharding(
         pieces={
             name: _pieces(world, shape, cuts.get(name), name not in left_out, name == tied)
@@ -136,10 +137,10 @@ def parallelize(model: GPT, world: World, settings: ParallelSection, seed: int) 
         holders=_group(mesh, ("shard", "tensor")),
         replicas=mesh.get_group("replicate"),
         loss_copies=layout.tensor,
+        summed_late=frozenset(name for _, names in unsummed for name in names),
     )
     if is_empty:
         _fill_parts(model, parameters, sharding.pieces, seed)
-    unsummed = list(_unsummed(world, parameters, set(cuts), left_out, tied))
     return Parallel(world, model, sharding, unsummed, staged)
 
 

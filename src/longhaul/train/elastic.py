@@ -75,8 +75,12 @@ class ElasticStep(TrainingStep):
             finally:
                 self._together = False
 
-    def compute(self, batch: Batch, *given: Any, **named: Any) -> torch.Tensor:
+    def compute(
+        self, batch: Batch, *given: Any, updates: bool = False, **named: Any
+    ) -> torch.Tensor:
         """As `TrainingStep`, and the sums over all who make this step."""
+        # What replicas sum later is not whole while the backward pass goes on.
+        named["updates"] = updates and not self._together
         loss = super().compute(batch, *given, **named)
         if self._together and self.place is not None:
             weights = [p for p in self.model.parameters() if p.requires_grad]

@@ -101,7 +101,7 @@ class TrainingStep:
         if not self.model.training:  # walking through all modules costs 0.1 ms
             self.model.train()
         with self.pulse.computing() if self.pulse is not None else nullcontext():
-            loss = self.compute(batch, micro_sequences, read_gauges, window)
+            loss = self.compute(batch, micro_sequences, read_gauges, window, updates=True)
         self.alive()
         if self.parallel is not None:
             self.parallel.sum_gradients()
@@ -141,12 +141,17 @@ class TrainingStep:
         micro_sequences: int,
         read_gauges: bool = False,
         window: int | None = None,
+        updates: bool = False,
     ) -> torch.Tensor:
-        """Forward and backward passes of `__call__`; this rank's share of the loss."""
+        """Forward and backward passes of `__call__`; this rank's share of the loss.
+
+        `updates`: an update is made of the gradients as they are then.
+        """
         if self.parallel is not None and self.parallel.staged is not None:
             return self._through_stages(
-                self.parallel, self.parallel.staged, batch, micro_sequences, read_gauges, window
-            )
+                self.parallel, self.parallel.staged, batch, micro_sequences, read_gauges, window,
+                updates,
+            )  # fmt: skip
         loss = torch.zeros((), device=self.device)
         micro_batches = zip(
             batch.tokens_BT.split(micro_sequences),
@@ -160,7 +165,9 @@ class TrainingStep:
             micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.num_targets
             if self.parallel is not None:
                 done = (number + 1) * micro_sequences
-                self.parallel.before_backward(read_gauges or done >= len(batch.tokens_BT))
+                is_last = done >= len(batch.tokens_BT)
+                self.parallel.before_backward(read_gauges or is_last)
+                self.optimizer.before_backward(updates and is_last)
             self._backward(micro_loss)
             loss += micro_loss.detach()
             if read_gauges and number == 0 and len(targets_BT) < len(batch.targets_BT):
@@ -175,6 +182,7 @@ class TrainingStep:
         micro_sequences: int,
         read_gauges: bool,
         window: int | None,
+        updates: bool,
     ) -> torch.Tensor:
         """The same in a pipeline; the loss is 0 in all stages but the last."""
         tokens = batch.tokens_BT.split(micro_sequences)
@@ -198,6 +206,7 @@ class TrainingStep:
             looks = first is not None and one.number == 0
             is_last = one.number == len(tokens) - 1
             parallel.before_backward(looks or is_last, looks or one.stage == first_stage)
+            self.optimizer.before_backward(updates and is_last)
             if gradient is None:
                 self._backward(made)
                 losses.add_(made.detach())

@@ -12,8 +12,11 @@ from longhaul.config.load import load_recipe
 from longhaul.core.pieces import Pieces, pieces_of
 from longhaul.model.initialise import build
 from longhaul.monitor.gauges import ModelGauges
+from longhaul.optim import early as early_module
 from longhaul.optim import sharding as sharding_module
-from longhaul.optim.muon import newton_schulz
+from longhaul.optim.gate import judge
+from longhaul.optim.groups import Group
+from longhaul.optim.muon import MuonRule, newton_schulz
 from longhaul.optim.sharding import Dealing, Sharding
 from longhaul.optim.update_rules import build_optimizer
 
@@ -34,6 +37,7 @@ def ranks(monkeypatch) -> dict[str, int]:
         all_to_all_single=lambda received, sent, take, give, group, async_op: NOTHING,
     )
     monkeypatch.setattr(sharding_module, "dist", stand_in)
+    monkeypatch.setattr(early_module, "dist", stand_in)
     return sizes
 
 
@@ -70,4 +74,24 @@ def test_a_stack_that_is_sharded(fake, ranks) -> None:
     with pytest.raises(StopIteration) as ended:
         next(travel)
     assert ended.value.value.shape == parts_Nrc.shape
+    assert fake.waited == set()
+
+
+def test_what_sets_out_during_the_backward_pass(fake, ranks) -> None:
+    ranks |= {"holders": 2, "replicas": 1}
+    pieces = {"w": Pieces((8, 4), tuple(map(tuple, pieces_of((8, 4), None, 2, 1))), 0)}
+    sharding = Sharding(pieces, "world", "holders", "replicas", {"matrix": 1}, {"matrix": 1}, 1, 1)
+    with fake.building():
+        weight = torch.nn.Parameter(torch.empty(4, 4, device=fake.device))
+        settings = load_recipe("drill", OVERRIDES).recipe.optim
+        rule = MuonRule(Group("matrix", ("w",), (weight,), ((8,),)), settings, sharding)
+        rule.numbers = rule.wanted(settings, 0.1)
+    assert rule.early is not None
+    rule.early.open = True
+    weight.grad = torch.zeros_like(weight)
+    rule.early._summed(weight)
+    gate = judge([weight.grad], torch.zeros((), device=fake.device), 1.0, None, sharding, ["w"])
+    with torch.no_grad():
+        rule.update(gate)
+    rule.early.discard()
     assert fake.waited == set()
