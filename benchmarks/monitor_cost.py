@@ -47,7 +47,7 @@ def cost(
 
     recipe = load_recipe(recipe_name, [f"machine.device={device}"]).recipe
     recipe = with_overrides(recipe, measured_recipe(recipe, torch.device(device)))
-    step, batch = bare_step(recipe, compiled=recipe.machine.compile is True)
+    step, batch = bare_step(recipe, compiled=recipe.machine.compiles)
     sequences = len(batch.tokens_BT)
 
     def steps(read_gauges: bool) -> Callable[[], float]:

@@ -90,7 +90,7 @@ def overnight(setting: Setting) -> Outcome:
         # Whatever needs more ends here as it would there: out of memory.
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, _CARD_GB * 1e9 / total))
-    step, batch = bare_step(recipe, recipe.machine.compile is True, micro_batches=4)
+    step, batch = bare_step(recipe, recipe.machine.compiles, micro_batches=4)
     sequences, length = batch.tokens_BT.shape
     at_once = sequences // 4
 

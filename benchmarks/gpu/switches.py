@@ -1,6 +1,6 @@
 """What single ways of computing are worth: float8 at 1B, gauges that are compiled, the loss that
-never has all logits; and what the trainer may take once it is known to pay: CUDA graphs, another
-kernel of attention.
+never has all logits; CUDA graphs; and another kernel of attention, which the trainer may take once
+it is known to pay.
 """
 
 import importlib.util
@@ -66,9 +66,8 @@ def gauges(setting: Setting) -> Outcome:
 
 
 def graphs(setting: Setting) -> Outcome:
-    """Forward and backward passes of small and large micro-batches with CUDA graphs, over those
-    without; both compiled. Training does without: a graph hands out the same memory for gradients
-    each time, which sums over micro-batches would have to be copied from.
+    """Forward and backward passes of small and large micro-batches with CUDA graphs, their
+    gradients copied out as in training, over those without; both compiled.
     """
     if setting.device.type != "cuda" and not setting.tiny:
         raise NotMeasured("CUDA graphs need CUDA")
@@ -83,25 +82,12 @@ def graphs(setting: Setting) -> Outcome:
 
 def _passes(setting: Setting, sequences: int, graphs: bool) -> float:
     """Seconds of a micro-batch."""
-    import torch
-
     recipe = setting.recipe("gpt2-124m", f"batch.micro_sequences={sequences}")
     step, batch = bare_step(recipe, compiled=False)
-    given = [tensor.to(setting.device) for tensor in (batch.tokens_BT, batch.targets_BT)]
-    model: Any = step.model
-    if not setting.tiny:
-        model = torch.compile(model, options={"triton.cudagraphs": graphs})
-
-    def once() -> None:
-        torch.compiler.cudagraph_mark_step_begin()
-        with torch.autocast(setting.device.type, torch.bfloat16):
-            loss = model(*given)
-        loss.backward()
-        step.optimizer.clear_gradients()
-
-    for _ in range(3):  # warmed up, recorded, replayed
-        once()
-    return min(seconds_each(once, setting.device, setting.pick(10, 1)) for _ in range(3))
+    step.passes.switch(compiled=not setting.tiny, records_graphs=graphs)
+    # Compiled and computed as they are, recorded, and then started as graphs.
+    took_s = step.time_passes(*batch.tokens_BT.shape, 3 + setting.pick(30, 1))
+    return min(took_s[3:])
 
 
 def attention(setting: Setting) -> Outcome:

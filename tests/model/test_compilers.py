@@ -30,6 +30,11 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
+def test_graphs_are_refused_where_none_can_be_recorded() -> None:
+    with pytest.raises(RecipeError, match="CUDA graphs need a CUDA device, and this run is on cpu"):
+        refuse_without_compiler(recipe('machine.compile="cuda-graphs"'), CPU)
+
+
 @pytest.mark.usefixtures("nothing_installed")
 def test_everything_that_triton_needs_is_told_at_once() -> None:
     with pytest.raises(RecipeError) as told:

@@ -105,7 +105,7 @@ def _pipeline(recipe: Recipe) -> Iterator[Combination]:
             ("parallel.pipeline", "batch.micro_sequences"),
             "what fits a pipeline's stages is not measured; give batch.micro_sequences a number",
         )
-    if recipe.machine.compile is True:
+    if recipe.machine.compiles:
         yield (
             ("parallel.pipeline", "machine.compile"),
             "stages of a pipeline are not compiled; switch machine.compile off",

@@ -38,11 +38,13 @@ def changed_at_start(default: Any = ..., **limits: Any) -> Any:
     return Field(default, json_schema_extra={"change": "restart"}, **limits)
 
 
-def switch_or_auto(value: Any) -> Any:
+def switch_or_named(value: Any, names: tuple[str, ...]) -> Any:
     """By hand, as below."""
-    if value == "auto" or isinstance(value, bool):
+    if isinstance(value, bool) or value in names:
         return value
-    raise PydanticCustomError("switch_or_auto", "neither true nor false nor auto")
+    raise PydanticCustomError(
+        "switch_or_named", "neither true nor false nor {names}", {"names": " nor ".join(names)}
+    )
 
 
 def whole_or_auto(value: Any, least: int) -> Any:

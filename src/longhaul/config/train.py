@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
@@ -12,7 +12,7 @@ from longhaul.config.section import (
     changed_at_start,
     fixed,
     live,
-    switch_or_auto,
+    switch_or_named,
     whole_or_auto,
 )
 from longhaul.core.units import Seconds
@@ -189,7 +189,8 @@ UNWATCHED: dict[str, Any] = {"monitor.trackers": [], "monitor.metrics_port": 0, 
 """What a rehearsal sets: nobody is called for it, and no tracker shows it."""
 
 
-_SwitchOrAuto = bool | Literal["auto"]
+CUDA_GRAPHS: Final = "cuda-graphs"
+_Compile = bool | Literal["auto", "cuda-graphs"]
 
 
 class MachineSection(Section):
@@ -203,13 +204,27 @@ class MachineSection(Section):
     """CPU threads of torch; an equal share of the usable cores when absent, which a run keeps on
     machines of the same kind. Other counts give other bits."""
     compile: Annotated[
-        _SwitchOrAuto, PlainValidator(switch_or_auto, json_schema_input_type=_SwitchOrAuto)
+        _Compile,
+        PlainValidator(
+            partial(switch_or_named, names=("auto", CUDA_GRAPHS)), json_schema_input_type=_Compile
+        ),
     ] = changed_at_start(False)
-    """Compile the model with torch.compile. `auto` measures at the run's first start whether it is
-    long enough to win the seconds of compiling back, and the ledger keeps the answer."""
+    """Compile the model with torch.compile; with `cuda-graphs` a pass is started as one. `auto`
+    measures at the run's first start whether it is long enough to win the seconds of compiling
+    back, and whether graphs are faster still, and the ledger keeps the answer."""
     activation_checkpointing: Literal["none", "selective", "full"] = changed_at_start("none")
     """What a layer keeps for its backward pass: everything; products and attention, the rest being
     computed again (arXiv 2205.05198, section 5); or its input alone (arXiv 1604.06174)."""
+
+    @property
+    def compiles(self) -> bool:
+        """Whether it is asked for, and not left to be measured."""
+        return self.compile in (True, CUDA_GRAPHS)
+
+    @property
+    def records_graphs(self) -> bool:
+        """Whether CUDA graphs are asked for too."""
+        return self.compile == CUDA_GRAPHS
 
 
 class SampleSection(Section):

@@ -23,7 +23,12 @@ def refuse_without_compiler(recipe: Recipe, device: torch.device, trains: bool =
     """Refuse, by a `RecipeError` that names all that is missing, a recipe whose code cannot be
     generated here. Only where it `trains` is `machine.compile` about it.
     """
-    compiles = recipe.machine.compile is True and trains
+    compiles = recipe.machine.compiles and trains
+    if compiles and recipe.machine.records_graphs and device.type != "cuda":
+        raise RecipeError(
+            f"machine.compile: CUDA graphs need a CUDA device, and this run is on {device.type}",
+            "set machine.compile=true, or machine.compile=auto to have it measured",
+        )
     masked = [name for name in ("window", "document_mask") if getattr(recipe.model, name)]
     attends = flex_attends(recipe.model, recipe.model.context, device)
     wanted = ["machine.compile"] * compiles + [f"model.{name}" for name in masked] * attends
@@ -79,7 +84,10 @@ _FORMS = 256
 
 
 def compiled_by_shape(
-    function: Callable[..., Any], kept_by_checkpointing: bool = False, alike: int = 1
+    function: Callable[..., Any],
+    kept_by_checkpointing: bool = False,
+    alike: int = 1,
+    records_graphs: bool = False,
 ) -> Callable[..., Any]:
     """`function` through torch.compile, anew for every shape and every number it is given.
 
@@ -90,6 +98,9 @@ def compiled_by_shape(
     Selective activation checkpointing may keep the results of code that is `kept_by_checkpointing`,
     as one operation (`parallel/recompute.py`); not before torch 2.13, which confuses those of
     several.
+
+    With `records_graphs` a pass is recorded once as a CUDA graph, and then started as one: what it
+    returns lies in memory that the next pass writes again.
     """
     limits = torch._dynamo.config
     # Methods of `alike` modules are one function to torch, which counts the forms of all.
@@ -99,6 +110,8 @@ def compiled_by_shape(
     options: dict[str, Any] = {}
     if kept_by_checkpointing and hasattr(torch.utils.checkpoint, "_sac_storage_key"):
         options["wrap_inductor_compiled_regions"] = True
+    if records_graphs:
+        options["triton.cudagraphs"] = True
     compiled: Callable[..., Any] = torch.compile(function, dynamic=False, options=options or None)
     return compiled
 

@@ -9,6 +9,7 @@ from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock, TimeBuckets
+from longhaul.core.errors import RecipeError
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.model.initialise import allocate, build, to_number_format
@@ -72,6 +73,12 @@ def build_step(
         checkpoint_activations(model, recompute)
     parallel = None
     if world is not None:
+        if recipe.machine.records_graphs:
+            raise RecipeError(
+                "machine.compile: CUDA graphs are of a model that one process has whole, and this "
+                f"one is shared by {world.size}",
+                "set machine.compile=true",
+            )
         # It imports FSDP, which takes longer than everything else here.
         from longhaul.parallel.parallelize import parallelize
 
@@ -84,7 +91,8 @@ def build_step(
         recipe.precision,
         recipe.seed,
         loss_scale=LossScale(recipe.optim.loss_scale, device) if is_fp16 else None,
-        compiled=recipe.machine.compile is True,
+        compiled=recipe.machine.compiles,
+        records_graphs=recipe.machine.records_graphs,
         sources=sources,
         parallel=parallel,
     )

@@ -3,12 +3,12 @@
 Shapes: B sequences of a micro-batch, T tokens of a sequence.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from longhaul.model.code_cache import leave_full_cache
 from longhaul.model.compilations import Compilations
@@ -25,7 +25,14 @@ if TYPE_CHECKING:  # it imports a second's worth of torch
 class Passes:
     """How `model` computes, of which this rank has a part only if it `is_shared`."""
 
-    def __init__(self, model: GPT, device: torch.device, compiled: bool, is_shared: bool) -> None:
+    def __init__(
+        self,
+        model: GPT,
+        device: torch.device,
+        compiled: bool,
+        is_shared: bool,
+        records_graphs: bool = False,
+    ) -> None:
         self._model, self._device, self._is_shared = model, device, is_shared
         self.forward: Callable[..., Tensor] = model
         self.forms = Forms(model.settings, device, compiled=False)
@@ -33,14 +40,21 @@ class Passes:
         """Counts them, where there are any."""
         self._blocks: CompiledBlocks | None = None
         self._windows: dict[int, Tensor] = {}
-        self.switch(compiled)
+        self.records_graphs = False
+        """Passes are CUDA graphs."""
+        self._gradients: dict[nn.Parameter, Tensor] = {}
+        self.switch(compiled, records_graphs)
 
-    def switch(self, compiled: bool) -> None:
-        """Compute so from now on."""
-        if self.compilations is not None and self.forms.compiled == compiled:
+    def switch(self, compiled: bool, records_graphs: bool = False) -> None:
+        """Compute so from now on. Of a model that is shared graphs are not recorded."""
+        before = self.forms.compiled, self.records_graphs
+        if self.compilations is not None and before == (compiled, records_graphs):
             return  # what was compiled stays known
         model, device, forms = self._model, self._device, self.forms
-        self.forward = compiled_by_shape(model) if compiled and not self._is_shared else model
+        self.records_graphs = records_graphs
+        self.forward = model
+        if compiled and not self._is_shared:
+            self.forward = compiled_by_shape(model, records_graphs=records_graphs)
         if self._is_shared and compiled and self._blocks is None:
             from longhaul.parallel.recompute import CompiledBlocks
 
@@ -74,6 +88,24 @@ class Passes:
             if self._blocks is not None:
                 self._blocks.enabled = were_compiled
 
+    def keep_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """After a backward pass: copy new gradients out of a graph's memory, which the next pass
+        writes again; those that are there already were added to in place.
+        """
+        if not self.records_graphs:
+            return
+        own = self._gradients
+        new = [p for p in parameters if p.grad is not None and p.grad is not own.get(p)]
+        given = [p.grad for p in new if p.grad is not None]
+        for parameter, gradient in zip(new, given, strict=True):
+            kept = own.get(parameter)
+            if kept is None or kept.shape != gradient.shape:
+                own[parameter] = torch.empty_like(gradient)
+        if new:
+            torch._foreach_copy_([own[parameter] for parameter in new], given)
+        for parameter in new:
+            parameter.grad = own[parameter]
+
     def loss(
         self,
         tokens_BT: Tensor,
@@ -90,6 +122,8 @@ class Passes:
             if is_new:
                 leave_full_cache()
             counts.begin()
+        if self.records_graphs:
+            torch.compiler.cudagraph_mark_step_begin()
         given = of_stage | {"window": self._as_given(window, length)}
         if tap is None:
             loss = self.forward(tokens_BT, targets_BT, **given)

@@ -57,6 +57,7 @@ class TrainingStep:
         seed: int,
         loss_scale: LossScale | None = None,
         compiled: bool = False,
+        records_graphs: bool = False,
         sources: Sequence[str] = (),
         parallel: "Parallel | None" = None,
     ) -> None:
@@ -68,7 +69,7 @@ class TrainingStep:
         self.device = device
         sharding = None if parallel is None else parallel.sharding
         self.model_gauges = ModelGauges(model, optimizer.groups, device, sources, sharding)
-        self.passes = Passes(model, device, compiled, is_shared=parallel is not None)
+        self.passes = Passes(model, device, compiled, parallel is not None, records_graphs)
         self._precision = precision
         self._seed = seed
         # What is drawn differs between ranks, as they compute different things.
@@ -350,6 +351,7 @@ class TrainingStep:
         if self.loss_scale is not None:
             micro_loss = self.loss_scale.scale_loss(micro_loss)
         micro_loss.backward()
+        self.passes.keep_gradients(self.model.parameters())
         point(Point.BACKWARD, self)
 
     def _loss(

@@ -42,14 +42,23 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def choosing(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def choosing(monkeypatch: pytest.MonkeyPatch) -> list[bool | str]:
     """What is chosen from now on, after measuring."""
-    values: list[bool] = []
+    values: list[bool | str] = []
 
-    def choose(work: Work, eager_s: float, measure: Callable[[], Compiled]) -> Choice:
+    def choose(
+        work: Work,
+        eager_s: float,
+        measure: Callable[[], Compiled],
+        measure_graphs: Callable[[], Compiled | str] | None,
+    ) -> Choice:
         assert work.passes > 0
         assert eager_s > 0
         assert measure().compile_s > measure().pass_s > 0
+        if measure_graphs is not None:
+            graphs = measure_graphs()
+            assert isinstance(graphs, Compiled)
+            assert graphs.pass_s > 0
         return Choice(values.pop(0), "it was measured")
 
     monkeypatch.setattr(compile_choice, "choose", choose)
@@ -104,6 +113,24 @@ def test_measuring_changes_no_bit_of_training_and_the_choice_is_kept(
     assert decisions(folder) == ["set"]
     events = [r for r in read_journal(folder) if isinstance(r, Event) and r.kind == "compiled"]
     assert [event.step for event in events] == ([1, 4] if chosen else [])
+
+
+def test_passes_that_are_graphs_train_alike_and_elsewhere_the_run_goes_on_without(
+    runs: Runs, choosing: list[bool | str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU has none: what is around them is tried."""
+    for module in ("train.compile_choice", "run.train.run_attempt"):
+        monkeypatch.setattr(f"longhaul.{module}.has_graphs", lambda _: True)
+    choosing.append("cuda-graphs")
+    folder = runs.train(3, AUTO)
+    assert "compile: on, with CUDA graphs; it was measured" in runs.said
+    assert in_force(folder) == "cuda-graphs"
+    runs.train(4, AUTO)
+    monkeypatch.setattr("longhaul.run.train.run_attempt.has_graphs", lambda _: False)
+    runs.train(5, AUTO)
+    assert in_force(folder) is True
+    assert decisions(folder) == ["set", "set"]
+    assert losses(folder) == losses(runs.train(5, "machine.compile=true", name="asked"))
 
 
 def test_a_recipe_that_says_itself_ends_the_choice_and_auto_takes_it_up_again(

@@ -51,7 +51,7 @@ class Replayer:
     ) -> "Replayer":
         """A replayer with a model of its own on this device."""
         refuse_without_compiler(settings, device, trains=not plain)
-        compiled = settings.machine.compile is True and not plain
+        compiled = settings.machine.compiles and not plain
         machine = {"activation_checkpointing": "none", "compile": compiled}
         own = {
             "machine": settings.machine.model_copy(update=machine),

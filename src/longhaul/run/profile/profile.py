@@ -77,7 +77,10 @@ def profile(typed: Start, steps: int, out: Path | None, say: Callable[[str], Non
         say("profile: one process, whatever the recipe's layout: no collectives are seen")
     # What its library tells the terminal is no news to anybody.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    found, seen, device = _watched(typed, steps, folder / TRACE, say)
+    without = ("machine.compile=true",) if asked.machine.records_graphs else ()
+    if without:
+        say("profile: without CUDA graphs, whose operations nobody can name")
+    found, seen, device = _watched(typed, steps, folder / TRACE, say, *without)
     every, uncompiled = [found], None
     if seen.compiled:
         say("profile: compiled code has no modules; the same steps uncompiled name them")

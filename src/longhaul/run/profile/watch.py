@@ -104,12 +104,12 @@ class Watch:
             plain_s=statistics.median(_between(self._wall)[plain]),
             table_bytes=self._table_bytes,
             gauge_steps=sum(interval > 0 and step % interval == 0 for step in steps),
-            compiled=recipe.machine.compile is True,
+            compiled=recipe.machine.compiles,
         )
 
     def _begin(self, trainer: Trainer) -> None:
         self.device, leaving = trainer.training_step.device, self._leaving
-        if trainer.settings.machine.compile is not True:
+        if not trainer.settings.machine.compiles:
             # A hook would have the model compiled again, without its graphs.
             for hook in self._hooks(trainer.training_step.model):
                 leaving.callback(hook.remove)

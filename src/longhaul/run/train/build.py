@@ -103,7 +103,7 @@ def build_parts(
 def keep_generated_code(folder: RunFolder, recipe: Recipe, device: torch.device) -> str:
     """Before anything is compiled; a sentence for people, empty where nothing will be."""
     attends = flex_attends(recipe.model, recipe.model.context, device)
-    if not (recipe.machine.compile is True or attends):
+    if not (recipe.machine.compiles or attends):
         return ""
     return keep_code(folder.compiled, folder.identity, compiler_facts(device))
 

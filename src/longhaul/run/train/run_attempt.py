@@ -42,7 +42,7 @@ from longhaul.run.train.build import (
 from longhaul.run.train.finish import end_unfinished, finish
 from longhaul.run.train.loop import TrainingLoop
 from longhaul.run.train.mixture import settle_mixture
-from longhaul.train.compile_choice import settle_compile, with_compile_choice
+from longhaul.train.compile_choice import has_graphs, settle_compile, with_compile_choice
 from longhaul.train.coordinator import Coordinator, RankZero
 from longhaul.train.effective import parts_for
 from longhaul.train.memory import settle_micro_batch
@@ -73,7 +73,7 @@ def _run(
     threads = threads_before(recipe, run_log.history.last_segment, place.size if place else 1)
     settle_torch(recipe, processes, threads)
     device = own_device(recipe.machine.device, place)
-    recipe = with_compile_choice(recipe, run_log)
+    recipe = with_compile_choice(recipe, run_log, place is None and has_graphs(device))
     refuse_without_compiler(recipe, device)
     recipe = settle_precision(recipe, run_log, device, say)
     attempt = replace(attempt, recipe=recipe)
