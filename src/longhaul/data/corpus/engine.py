@@ -4,6 +4,7 @@ A job is a picklable function of picklable arguments that writes files and retur
 The plan is the same in both places, and who does which job leaves no trace in what is written.
 """
 
+import atexit
 import contextlib
 import importlib.util
 import os
@@ -110,9 +111,14 @@ def _results(
     before = set() if resources.ray else _udf_workers()
     taking = threading.Thread(target=take, name="daft", daemon=True)
     taking.start()
+    # Workers take almost half a second to end, beside which those of the next stage start.
+    atexit.register(taking.join, _ANSWER_S)
     ended = False
     try:
-        while (item := arrived.get()) is not None:
+        for _ in jobs:
+            item = arrived.get()
+            if item is None:  # Daft has heard the interrupt, and keeps it to itself
+                raise KeyboardInterrupt
             if isinstance(item, BaseException):
                 ended = True
                 raise LonghaulError(
@@ -127,7 +133,7 @@ def _results(
             for process in _udf_workers() - before:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-        taking.join(_ANSWER_S)
+            taking.join(_ANSWER_S)
 
 
 def _plan(work: Callable[[Job], Any], jobs: Sequence[Job], resources: Resources) -> Any:

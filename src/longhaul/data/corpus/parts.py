@@ -160,6 +160,14 @@ def part_digests(path: Path) -> npt.NDArray[np.uint8]:
     return np.frombuffer(b"".join(column.to_pylist()), np.uint8).reshape(-1, DIGEST_BYTES)
 
 
+def text_sizes(path: Path) -> npt.NDArray[np.int64]:
+    """UTF-8 bytes of a part's texts, shape (documents,)."""
+    import pyarrow.compute as pc
+
+    sizes = pc.binary_length(part_columns(path, ["text"]).column("text"))
+    return np.asarray(sizes.to_numpy(), np.int64)
+
+
 def held_out_rows(digests: npt.NDArray[np.uint8], fraction: float) -> npt.NDArray[np.bool_]:
     """Which texts are for validation, shape (documents,)."""
     return np.array([is_held_out(row.tobytes(), fraction) for row in digests], bool)

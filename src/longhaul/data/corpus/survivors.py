@@ -10,7 +10,7 @@ from longhaul.config.data import TokenizerSection
 from longhaul.core.units import Bytes
 from longhaul.data.corpus.dedup.paragraphs import cuts_of, without
 from longhaul.data.corpus.engine import Resources, run_jobs
-from longhaul.data.corpus.parts import Part, part_texts
+from longhaul.data.corpus.parts import Part, held_out_rows, part_digests, part_texts, text_sizes
 from longhaul.data.documents import is_held_out, text_digest
 from longhaul.data.survey import TextSample, sample_pieces
 
@@ -46,6 +46,18 @@ class Survivors:
                 # What is the same once it is cut lies on the same side of the split.
                 yield row, (name, left, text_digest(left.encode()))
 
+    def counted(self, part: Part, held_out: float) -> tuple[int, Bytes, int]:
+        """Documents, bytes of text, and documents on the side that is held out, without reading any
+        text; only where nothing is cut.
+        """
+        kept = np.ones(part.num_documents, bool)
+        kept[sorted(self._lost(part))] = False
+        is_apart = held_out_rows(part_digests(part.path), held_out)
+        num_bytes = part.num_bytes
+        if not kept.all():
+            num_bytes = int(text_sizes(part.path)[kept].sum())
+        return int(kept.sum()), num_bytes, int((is_apart & kept).sum())
+
     def num_lost(self, part: Part) -> int:
         """Documents that it loses."""
         return len(self._lost(part))
@@ -70,6 +82,11 @@ class _Look:
     characters: bool
     bound: int
 
+    @property
+    def counts_only(self) -> bool:
+        """Whether no text has to be read."""
+        return not (self.characters or self.bound) and self.survivors.cut is None
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -83,6 +100,8 @@ class Seen:
 
 
 def _look(job: _Look) -> Seen:
+    if job.counts_only:
+        return Seen(*job.survivors.counted(job.part, job.held_out), frozenset(), ())
     num_documents = num_bytes = num_held_out = 0
     characters: set[str] = set()
     pieces: list[str] = []
@@ -114,7 +133,9 @@ def look_at(
             _Look(part, survivors, held_out, tokenizer.kind == "characters", bound)
             for part in parts
         ]
-        seen = [found for _, found in sorted(run_jobs(_look, jobs, resources), key=_position)]
+        light = all(job.counts_only for job in jobs)
+        found_by_job = run_jobs(_look, jobs, resources, light=light)
+        seen = [found for _, found in sorted(found_by_job, key=_position)]
         for found in seen:
             for piece in found.pieces:
                 sample.show(piece)

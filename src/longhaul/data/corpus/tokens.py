@@ -5,7 +5,7 @@ process would have written.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -53,8 +53,9 @@ def tokenize_parts(
     by_tokens: bool,
     resources: Resources,
     say: Say,
-) -> list[Path]:
-    """Stems of the files that hold the tokens of each part, in order, made unless they are there.
+) -> Iterator[Path]:
+    """Stems of the files that hold the tokens of each part, in order, each once it and those before
+    it are made: parts are laid into shards while others are in work.
 
     `tokenizer`: its file, and whether it ends documents.
     """
@@ -64,13 +65,21 @@ def tokenize_parts(
         _PartTokens(part, folder / part.path.stem, *tokenizer, survivors, by_tokens, alone)
         for part in parts
     ]
-    waiting = [job for job in jobs if marked(job.stem) is None]
+    whole = [marked(job.stem) is not None for job in jobs]
+    numbers = [number for number, is_whole in enumerate(whole) if not is_whole]
+    waiting = [jobs[number] for number in numbers]
     total = sum(part.num_bytes for part in parts)
     progress = CorpusProgress(say, f"data: tokenizing {name}", total)
     progress.begin_at(total - sum(job.part.num_bytes for job in waiting))
+    given = 0
     for position, (documents, num_bytes) in run_jobs(_tokenize_part, waiting, resources):
         progress.done(waiting[position].part.num_bytes, documents, num_bytes)
-    return [job.stem for job in jobs]
+        whole[numbers[position]] = True
+        while given < len(jobs) and whole[given]:
+            yield jobs[given].stem
+            given += 1
+    for job in jobs[given:]:
+        yield job.stem
 
 
 def _tokenize_part(job: _PartTokens) -> tuple[int, Bytes]:
@@ -106,7 +115,7 @@ def _kept(job: _PartTokens) -> Iterator[Kept]:
         yield Document(text, name), len(text.encode()), digest
 
 
-def placed(stems: Sequence[Path], is_apart: Callable[[bytes], bool]) -> Iterator[Placed]:
+def placed(stems: Iterable[Path], is_apart: Callable[[bytes], bool]) -> Iterator[Placed]:
     """Documents of parts whose tokens were made, in order, for `write_shards`; `is_apart` tells by
     a digest whether one is for validation.
     """
