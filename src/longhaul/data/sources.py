@@ -20,6 +20,7 @@ from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import DataError
 from longhaul.core.output import Say
 from longhaul.core.schedules import derive_key
+from longhaul.core.units import Bytes
 from longhaul.data.adapters.adapt import read_source_file
 from longhaul.data.documents import Breakage, Document
 from longhaul.data.readers import (
@@ -29,6 +30,7 @@ from longhaul.data.readers import (
     suffix_advice,
     taken_from_folder,
 )
+from longhaul.data.readers.stretches import Stretch
 from longhaul.data.removed import Removed
 from longhaul.data.token_files import TokenPath
 
@@ -111,6 +113,15 @@ class Reader:
     settings: SourceSection
     seed: int
     files: tuple[_File, ...]
+    stretch: Stretch | None = None
+    """Of the one file, if not all of it."""
+
+    @property
+    def num_bytes(self) -> Bytes:
+        """On disk."""
+        if self.stretch is not None:
+            return self.stretch.end - self.stretch.begin
+        return sum(path.stat().st_size for path, _ in self.files)
 
     @property
     def tolerates_all(self) -> bool:
@@ -129,7 +140,7 @@ class Reader:
         if self.tolerates_all:
             breakage = Breakage(self.name, max_fraction=1.0)
         for path, shown in self.files:
-            yield from read_source_file(path, shown, self.settings, breakage, removed)
+            yield from read_source_file(path, shown, self.settings, breakage, removed, self.stretch)
 
 
 @dataclass(frozen=True)

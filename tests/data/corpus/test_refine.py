@@ -10,6 +10,7 @@ from longhaul.data.corpus import reading
 from longhaul.data.corpus.engine import Resources
 from longhaul.data.dataset import MANIFEST
 from longhaul.data.prepare import LEFT_OUT, prepare
+from longhaul.data.readers import stretches
 
 ONE, TWO = Resources(1, 4 << 30), Resources(2, 4 << 30)
 WORDS = ("ab", "cd", "efg", "hé", "ij", "klm")
@@ -41,6 +42,7 @@ def corpus(tmp_path):
 def small_parts(monkeypatch):
     monkeypatch.setattr(parts_module, "PART_BYTES", 8_000)
     monkeypatch.setattr(reading, "_UNIT_BYTES", 20_000)
+    monkeypatch.setattr(stretches, "STRETCH_BYTES", 12_000)  # the sources' files are of 30 kB
 
 
 def shards(dataset) -> dict[str, bytes]:
@@ -62,6 +64,7 @@ def test_parts_give_the_bytes_of_one_process(tmp_path, corpus, recipe_for, small
 
 def test_workers_leave_no_trace(tmp_path, corpus, recipe_for, monkeypatch):
     monkeypatch.setattr(reading, "_UNIT_BYTES", 20_000)
+    monkeypatch.setattr(stretches, "STRETCH_BYTES", 12_000)
     recipe = recipe_for(corpus, "bpe", KINDS["bpe"])
     assert shards(prepare(recipe, tmp_path / "home-2", quiet, resources=TWO)) == shards(
         prepare(recipe, tmp_path / "home-1", quiet, resources=ONE)

@@ -12,6 +12,7 @@ from longhaul.data.adapters.questions import adapt_questions
 from longhaul.data.adapters.records import Adapted, Record
 from longhaul.data.documents import MAX_LINE_BYTES, Breakage, Document
 from longhaul.data.readers import format_of, read_file
+from longhaul.data.readers.stretches import Stretch
 from longhaul.data.removed import Removed
 
 _ADAPTERS: dict[str, Callable[[Iterator[Record], Removed], Iterator[Adapted]]] = {
@@ -23,24 +24,35 @@ _ADAPTERS: dict[str, Callable[[Iterator[Record], Removed], Iterator[Adapted]]] =
 
 
 def read_source_file(
-    path: Path, name: str, source: SourceSection, breakage: Breakage, removed: Removed
+    path: Path,
+    name: str,
+    source: SourceSection,
+    breakage: Breakage,
+    removed: Removed,
+    stretch: Stretch | None = None,
 ) -> Iterator[Document]:
-    """The documents of one file as a source's adapter makes them; without one, as they are.
+    """The documents of one file as a source's adapter makes them; without one, as they are, or
+    those of a `stretch` of it.
 
     `removed` counts what an adapter leaves out; `breakage` what cannot be read.
     """
     if not source.adapter and not source.url_field:
-        yield from read_file(path, name, source.text_field, breakage)
+        yield from read_file(path, name, source.text_field, breakage, stretch)
         return
-    for adapted in read_adapted(path, name, source, breakage, removed):
+    for adapted in read_adapted(path, name, source, breakage, removed, stretch):
         yield adapted.document
 
 
 def read_adapted(
-    path: Path, name: str, source: SourceSection, breakage: Breakage, removed: Removed
+    path: Path,
+    name: str,
+    source: SourceSection,
+    breakage: Breakage,
+    removed: Removed,
+    stretch: Stretch | None = None,
 ) -> Iterator[Adapted]:
     """Documents with what they were made from."""
-    records = _records(path, name, source.text_field, breakage)
+    records = _records(path, name, source.text_field, breakage, stretch)
     adapt = _ADAPTERS.get(source.adapter)
     made = adapt(records, removed) if adapt else _with_addresses(records, source, breakage)
     for adapted in made:
@@ -48,10 +60,12 @@ def read_adapted(
             yield adapted
 
 
-def _records(path: Path, name: str, text_field: str, breakage: Breakage) -> Iterator[Record]:
+def _records(
+    path: Path, name: str, text_field: str, breakage: Breakage, stretch: Stretch | None
+) -> Iterator[Record]:
     """Rows of JSON lines and Parquet with all their fields; of other files, their texts."""
     is_rows = format_of(name) in ("json lines", "parquet")
-    for document in read_file(path, name, "" if is_rows else text_field, breakage):
+    for document in read_file(path, name, "" if is_rows else text_field, breakage, stretch):
         fields = json.loads(document.text) if is_rows else {text_field: document.text}
         yield Record(document.name, fields, text_field)
 

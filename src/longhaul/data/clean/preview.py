@@ -57,7 +57,7 @@ def preview(corpus: Corpus, data: DataSection, sample_bytes: Bytes, show: int) -
     reader = corpus.reader
     cleaner = cleaner_of(data, reader.settings)
     found = Preview(corpus.name)
-    size = sum(path.stat().st_size for path, _ in reader.files)
+    size = reader.num_bytes
     share = min(1.0, sample_bytes / max(1, size))
     num_read = 0
     limit = 1.0 if reader.tolerates_all else data.max_broken_fraction

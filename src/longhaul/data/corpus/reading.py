@@ -1,6 +1,7 @@
 """The first stage: a source's files read and cleaned once, into parts.
 
-A unit is a few files that one worker reads; a killed one goes on behind its last whole part.
+A unit is a few files, or a stretch of a large one, that one worker reads; a killed one goes on
+behind its last whole part.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +16,12 @@ from longhaul.data.corpus.engine import Resources, run_jobs
 from longhaul.data.corpus.parts import Part, PartWriter, mark, marked, part_name, part_of
 from longhaul.data.corpus.progress import CorpusProgress
 from longhaul.data.documents import Breakage, Document
+from longhaul.data.readers.stretches import STRETCH_BYTES, count_lines, stretches_of
 from longhaul.data.removed import Removed
 from longhaul.data.sources import Corpus, Reader
 
-_UNIT_BYTES = 64_000_000
-"""Files are read together up to here; a larger one is a unit of its own."""
+_UNIT_BYTES = STRETCH_BYTES
+"""Files are read together up to here; a larger one is a unit of its own, or several."""
 _MOST_FILES = 4096
 
 
@@ -68,10 +70,10 @@ def read_source(
     """
     folder.mkdir(parents=True, exist_ok=True)
     units = [
-        _Unit(folder, f"{number:06d}", replace(corpus.reader, files=tuple(files)), cleaner)
-        for number, files in enumerate(_grouped(corpus.reader))
+        _Unit(folder, f"{number:06d}", reader, cleaner)
+        for number, reader in enumerate(_numbered(list(_grouped(corpus.reader)), resources))
     ]
-    sizes = [sum(path.stat().st_size for path, _ in unit.reader.files) for unit in units]
+    sizes = [unit.reader.num_bytes for unit in units]
     waiting = [n for n, unit in enumerate(units) if marked(folder / unit.name) is None]
     progress = CorpusProgress(say, f"data: reading {corpus.name}", sum(sizes))
     progress.begin_at(sum(sizes) - sum(sizes[n] for n in waiting))
@@ -98,19 +100,45 @@ def _gathered(
     return SourceParts(corpus.name, folder, tuple(parts), breakage, removed)
 
 
-def _grouped(reader: Reader) -> Iterator[list[tuple[Path, str]]]:
-    """Files of one unit after the other; one empty unit for what is in no file."""
+def _grouped(reader: Reader) -> Iterator[Reader]:
+    """Of one unit after the other; one without files for what is in no file."""
     group: list[tuple[Path, str]] = []
     held: Bytes = 0
     for path, name in reader.files:
         size = path.stat().st_size
+        # Some adapters make one document of many records.
+        stretches = [] if reader.settings.adapter else stretches_of(path, name)
         if group and (held + size > _UNIT_BYTES or len(group) >= _MOST_FILES):
-            yield group
+            yield replace(reader, files=tuple(group))
             group, held = [], 0
+        if stretches:
+            for stretch in stretches:
+                yield replace(reader, files=((path, name),), stretch=stretch)
+            continue
         group.append((path, name))
         held += size
     if group or not reader.files:
-        yield group
+        yield replace(reader, files=tuple(group))
+
+
+def _numbered(readers: Sequence[Reader], resources: Resources) -> Iterator[Reader]:
+    """The same, with the lines before each stretch, which documents are named after."""
+    cut = [reader for reader in readers if reader.stretch is not None]
+    counts = dict(run_jobs(_lines_of, cut, resources, light=True)) if cut else {}
+    position, before = 0, 0
+    for reader in readers:
+        if reader.stretch is None:
+            yield reader
+            continue
+        before = before if reader.stretch.begin else 0
+        yield replace(reader, stretch=replace(reader.stretch, lines_before=before))
+        before += counts[position]
+        position += 1
+
+
+def _lines_of(reader: Reader) -> int:
+    assert reader.stretch is not None
+    return count_lines(reader.files[0][0], reader.stretch)
 
 
 def _whole_parts(folder: Path, unit: str) -> Iterator[tuple[Part, Removed]]:

@@ -33,7 +33,7 @@ from longhaul.data.survey import Progress, SourceSurvey, Survey, nothing_left
 from longhaul.data.tokenize import OtherForm, write_shards
 from longhaul.data.tokenizing import Tokenizer
 
-_FORMAT = 1
+_FORMAT = 2
 LARGE_BYTES = 256_000_000
 """Files of a corpus from here on go through parts: below, starting workers costs more than they
 bring, and one process remembers every digest in 100 bytes a document."""
@@ -44,8 +44,7 @@ def goes_in_parts(corpora: Sequence[Corpus], data: DataSection) -> bool:
     asked = data.clean != CleanSection() or data.filters != FilterSection()
     if asked or data.dedup != DedupSection() or data.contamination.action != "off":
         return True
-    files = (path for corpus in corpora for path, _ in corpus.reader.files)
-    return sum(path.stat().st_size for path in files) >= LARGE_BYTES
+    return sum(corpus.reader.num_bytes for corpus in corpora) >= LARGE_BYTES
 
 
 class Refinery:

@@ -18,26 +18,35 @@ from longhaul.data.readers.rows import (
     row_document,
 )
 from longhaul.data.readers.streams import STREAM_ERRORS, FileStream, bounded_lines
+from longhaul.data.readers.stretches import Stretch
 from longhaul.data.readers.tables import arrow_rows, csv_rows, parquet_rows
 
 
-def read_file(path: Path, name: str, text_field: str, breakage: Breakage) -> Iterator[Document]:
-    """The documents of one file, called `name` in them and in messages.
+def read_file(
+    path: Path, name: str, text_field: str, breakage: Breakage, stretch: Stretch | None = None
+) -> Iterator[Document]:
+    """The documents of one file, called `name` in them and in messages, or of a `stretch` of it.
 
     Tables, JSON lines and JSON in a tar have the text in the field or column `text_field`; without
     a name of one, each row of JSON lines and Parquet is given whole, as a JSON object. `breakage`
     counts everything seen and everything skipped, and refuses too much of it.
     """
-    breakage.num_seen += 1
+    breakage.num_seen += stretch is None or not stretch.begin
     try:
-        breakage.num_bytes += path.stat().st_size
+        breakage.num_bytes += (
+            path.stat().st_size if stretch is None else stretch.end - stretch.begin
+        )
         if format_of(name) == "parquet":
             yield from parquet_rows(path, name, text_field, breakage)
         elif format_of(name) == "arrow":
             yield from arrow_rows(path, name, text_field, breakage)
         else:
             with FileStream(path) as opened:
-                yield from _of_stream(opened, name, text_field, breakage)
+                if stretch is None:
+                    yield from _of_stream(opened, name, text_field, breakage)
+                else:
+                    lines = enumerate(stretch.lines(opened.stream), 1 + stretch.lines_before)
+                    yield from _json_lines(lines, name, text_field, breakage)
     except Broken as problem:
         breakage.broken(name, str(problem))
     except EndedEarly as problem:
@@ -52,7 +61,8 @@ def _of_stream(
     stream, kind = opened.stream, format_of(name)
     try:
         if kind == "json lines":
-            yield from _json_lines(stream, name, text_field, breakage)
+            lines = enumerate(bounded_lines(stream), 1)
+            yield from _json_lines(lines, name, text_field, breakage)
         elif kind == "csv":
             yield from csv_rows(stream, name, text_field, delimiter_of(name), breakage)
         elif kind == "tar":
@@ -107,9 +117,9 @@ def _piece_end(content: bytes) -> int:
 
 
 def _json_lines(
-    stream: BinaryIO, name: str, text_field: str, breakage: Breakage
+    lines: Iterator[tuple[int, bytes | None]], name: str, text_field: str, breakage: Breakage
 ) -> Iterator[Document]:
-    for number, line in enumerate(bounded_lines(stream), 1):
+    for number, line in lines:
         if line is None or not line.isspace():
             value = partial(_field_of, line, number, text_field)
             yield from row_document(name, number, value, breakage)
