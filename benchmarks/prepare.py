@@ -1,12 +1,14 @@
 """From text to shards of tokens, against nanoGPT's way on the same text in the same run.
 
-    python -m benchmarks.prepare --peer PYTHON [--mb 100] [--rounds 3]
+    python -m benchmarks.prepare --peer PYTHON [--mb 100] [--large-mb 1000] [--rounds 3]
 
 The text is that of installed packages, one document a file; the vocabulary a byte-level BPE of
 32,000 tokens trained on it, which both sides use. PYTHON has `datasets` and `tiktoken`
 (`tokens_nanogpt_way.py`). Both use as many cores as they are given. First every document's tokens
 by tiktoken are compared with those of the `tokenizers` library. CPU-seconds are of the process and
-its children, reading, deduplication, hashes and checks of ours included.
+its children, reading, deduplication, hashes and checks of ours included. How the wall time follows
+the cores is measured on that text, which one process prepares, and on a large one, which is
+prepared in parts: the same documents again and again, each under a line of its own, in one file.
 """
 
 import argparse
@@ -67,11 +69,15 @@ class Room:
     def tokenizer(self) -> Path:
         return self.folder / "tokenizer.json"
 
-    def ours(self, cores: Sequence[int]) -> Cost:
+    @property
+    def large(self) -> Path:
+        return self.folder / "large.jsonl"
+
+    def ours(self, cores: Sequence[int], text: Path | None = None) -> Cost:
         """`longhaul data prepare`, nothing of it made before."""
         prepared = self.folder / "prepared"
         shutil.rmtree(prepared, ignore_errors=True)
-        source = f'data.sources=[{{path="{self.text}"}}]'
+        source = f'data.sources=[{{path="{text or self.text}"}}]'
         tokenizer = f'tokenizer={{kind="file", path="{self.tokenizer}"}}'
         command = [sys.executable, "-m", "longhaul", "data", "prepare", "gpt2-124m"]
         return _measured(
@@ -93,11 +99,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peer", help="a Python with `datasets` and `tiktoken`")
     parser.add_argument("--mb", type=int, default=100, help="of text")
+    parser.add_argument("--large-mb", type=int, default=1000, help="of text in parts; 0: none")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-prepare-") as name:
         room = Room(Path(name), given.peer)
         bars = [*make(room, given.mb), *measure(room, given.mb, given.rounds)]
+        if given.large_mb:
+            bars += measure_large(room, given.large_mb, given.rounds)
     write_results("prepare", bars, "make bench-prepare PEER=path/to/python")
 
 
@@ -174,13 +183,11 @@ def measure(room: Room, megabytes: int, rounds: int) -> list[Bar]:
         measures["nanoGPT's way"] = lambda: room.theirs(cores)
     found = interleaved(rounds, measures)
     ours, one = found["ours, all cores"], found["ours, one core"]
-    linear = [cost.wall_s * len(cores) for cost in ours]
-    scaling = paired_ratio(linear, [cost.wall_s for cost in one])
     wall = median(cost.wall_s for cost in ours)
     bars = [
         figure("ours, all cores", megabytes / wall, "MB/s", f"{len(cores)} cores"),
         figure("ours", median(c.cpu_s for c in ours), "CPU-s"),
-        at_most("wall time × cores ÷ that on one core", scaling.mean, "", LINEAR_BAR, f"{scaling}"),
+        _scaling("wall time × cores ÷ that on one core", ours, one, len(cores)),
     ]
     name = "CPU-seconds ÷ nanoGPT's way"
     if not room.peer:
@@ -194,6 +201,38 @@ def measure(room: Room, megabytes: int, rounds: int) -> list[Bar]:
         at_most(name, ratio.mean, "", CPU_BAR, f"{ratio}"),
         figure("wall time ÷ nanoGPT's way", walls.mean, "", f"{walls}"),
     ]
+
+
+def measure_large(room: Room, megabytes: int, rounds: int) -> list[Bar]:
+    """Rows of a large text."""
+    texts = [json.loads(line)["text"] for line in room.text.read_text().splitlines()]
+    left, turn = megabytes * 1e6, 0
+    with room.large.open("w") as file:
+        while left > 0:
+            for number, text in enumerate(texts):
+                file.write(json.dumps({"text": f"{turn} {number}\n{text}"}) + "\n")
+                left -= len(text.encode())
+            turn += 1
+    cores = sorted(os.sched_getaffinity(0))
+    found = interleaved(
+        rounds,
+        {
+            "all": lambda: room.ours(cores, room.large),
+            "one": lambda: room.ours(cores[:1], room.large),
+        },
+    )
+    wall = median(cost.wall_s for cost in found["all"])
+    name = f"the same for {megabytes:,} MB in parts"
+    return [
+        figure("ours, all cores, in parts", megabytes / wall, "MB/s", f"{len(cores)} cores"),
+        _scaling(name, found["all"], found["one"], len(cores)),
+    ]
+
+
+def _scaling(name: str, ours: Sequence[Cost], one: Sequence[Cost], cores: int) -> Bar:
+    linear = [cost.wall_s * cores for cost in ours]
+    scaling = paired_ratio(linear, [cost.wall_s for cost in one])
+    return at_most(name, scaling.mean, "", LINEAR_BAR, f"{scaling}")
 
 
 def _measured(command: Sequence[str], cores: Sequence[int]) -> Cost:
