@@ -33,6 +33,9 @@ def test_failures_are_remembered_by_whoever_watches_next(folder) -> None:
     leader.append(Event(kind="attempt-ended", attempt=3, time=clock.wall(), data={"reason": "x"}))
     leader.close()
     assert [(f.step, f.went_back) for f in failures(folder)] == [(7, False), (None, True)]
+    cost = failed(9) | {"cordoned": {"node-b": ["board:B"]}}
+    run_of(folder, 4, clock).emit("attempt-ended", 9, {"detection": 1.0}, **cost)
+    assert [f.cordoned for f in failures(folder)] == ["", "", "node-b"]
 
 
 def test_a_checkpoint_that_is_given_up_is_so_for_every_reader(folder) -> None:

@@ -95,6 +95,25 @@ def test_a_cordoned_machine_is_not_used_again() -> None:
     assert not plan(failed(310, cause="gpu-lost", remedy="cordon")).restart
 
 
+def cordoning(*machines: str) -> list[Failure]:
+    """Machines that are lost one after the other before any step, each replaced by another."""
+    return [
+        Failure("gpu-lost", "restart", None, 600.0 * n, cordoned=name)
+        for n, name in enumerate(machines)
+    ]
+
+
+def test_machines_that_are_lost_one_by_one_cost_neither_checkpoints_nor_the_run() -> None:
+    """At 16,384 GPUs several are lost within a start of twenty minutes now and then."""
+    story = cordoning("a", "b", "c", "d", "e")
+    for end in range(1, len(story) + 1):
+        decided = plan(story[:end], settings=SuperviseSection(restarts_per_day=3))
+        assert (decided.restart, decided.poison, decided.wait_s) == (True, None, 0.0)
+    # The same without a machine to blame is incident M18.
+    nameless = plan(cordoning("", "", ""))
+    assert nameless.poison == 300
+
+
 def test_the_budget_is_counted_over_a_day() -> None:
     few = SuperviseSection(restarts_per_day=3)
     assert plan(failed(1, 2, 3), settings=few).restart

@@ -106,7 +106,10 @@ class FailureHandler:
                 run.poison(checkpoint, usable.pop(checkpoint), step or 0, verdict.reason)
         # A node that must not be used any more need not end a run that has others.
         has_others = self._fleet is not None and cause.remedy == "cordon"
-        failure = Failure(cause.name, "restart" if has_others else cause.remedy, step, now)
+        judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
+        cordoned = next(iter(judged[1]["cordoned"]), "") if judged is not None else ""
+        remedy = "restart" if has_others else cause.remedy
+        failure = Failure(cause.name, remedy, step, now, cordoned=cordoned)
         counted: Sequence[Failure] = [*before, failure]
         if self.replicas is not None:
             cause = replace(cause, rank=number)
@@ -122,7 +125,6 @@ class FailureHandler:
         if plan.poison is not None:
             run.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
         data = ended(cause, plan, cause.rank, codes, step)
-        judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
         data |= judged[1] if judged else {}
         if leads:
             seconds = unaccounted(folder, attempt, self.began, run.clock.wall())

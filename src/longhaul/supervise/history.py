@@ -35,6 +35,7 @@ def failures(folder: RunFolder) -> list[Failure]:
             step=event.data["reached"],
             time=event.time,
             went_back=event.data["poisoned"] is not None,
+            cordoned=next(iter(event.data.get("cordoned", ())), ""),
         )
         for event in read_journal(folder, steps=False)
         if isinstance(event, Event)

@@ -33,6 +33,8 @@ class Failure:
     time: Seconds
     went_back: bool = False
     """What followed was a restart from further back."""
+    cordoned: str = ""
+    """Machine that must not be used again because of it, while others take its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ def next_plan(
     failures = [failure for failure in failures if not _cured_by_time(failure)]
     if last.remedy == "cordon":
         return Plan(False, f"{last.cause}: this machine must not be used, and there is no other")
-    lately = [failure for failure in failures if last.time - failure.time <= DAY_S]
+    # Each machine fails for good once: a thousand of them do so many times a day.
+    lately = [f for f in failures if last.time - f.time <= DAY_S and not f.cordoned]
     if len(lately) > settings.restarts_per_day:
         allowed = f"supervise.restarts_per_day is {settings.restarts_per_day}"
         return Plan(False, f"{len(lately)} failures within 24 hours, and {allowed}")
@@ -96,9 +99,12 @@ def _once_more(failures: Sequence[Failure]) -> Plan:
 
 
 def without_progress(failures: Sequence[Failure]) -> Sequence[Failure]:
-    """The last failures: all of one cause and at one step, or before any step."""
+    """The last failures: all of one cause and at one step, or before any step. Machines that were
+    cordoned one after the other say nothing of program, data or checkpoints.
+    """
     count, step = 0, None
-    for failure in takewhile(lambda f: f.cause == failures[-1].cause, reversed(failures)):
+    last = failures[-1].cause, failures[-1].cordoned
+    for failure in takewhile(lambda f: (f.cause, f.cordoned) == last, reversed(failures)):
         if failure.step is not None:
             step = failure.step if step is None else step
             # What a device computes is known to be complete a step or two later.
