@@ -107,14 +107,15 @@ class Deadline:
 
 _QUIET_STEPS = 32
 """Newest steps without a transfer, of which the median is what a step takes."""
-_FEWEST_QUIET = 5
+FEWEST_QUIET = 5
 _BUSY_STEPS = 5
 """A verdict on a share is the median of so many steps made under it: one slow step, an
 evaluation's cold caches, is no reason."""
 _TOLERATED = 1.03
-_LEAST_SHARE = 1 / 32
+LEAST_SHARE = 1 / 32
 """Never nothing: a checkpoint that is not sent at all protects nobody."""
 _MOST_REGAINED = 1 / 8
+_LOOK_EVERY_S: Seconds = 0.25
 
 
 class Pace:
@@ -129,7 +130,7 @@ class Pace:
         self._quiet: deque[float] = deque(maxlen=_QUIET_STEPS)
         self._busy: list[float] = []
         self.share = 1.0
-        """Share of its time that a transfer may work (0 to 1)."""
+        """Share of its time that a transfer may work (0 to 1); at 0 it waits."""
 
     def observe(self, seconds_per_token: float, transferring: bool) -> None:
         """Learn a step's training time per token, and whether a transfer ran meanwhile."""
@@ -139,22 +140,26 @@ class Pace:
             self._quiet.append(seconds_per_token)
             self._busy = []
             return
-        if len(self._quiet) < _FEWEST_QUIET:
+        if len(self._quiet) < FEWEST_QUIET:
             return
         self._busy.append(seconds_per_token)
         if len(self._busy) < _BUSY_STEPS:
             return
         if statistics.median(self._busy) > _TOLERATED * statistics.median(self._quiet):
-            self.share = max(_LEAST_SHARE, self.share / 2)
+            self.share = max(LEAST_SHARE, self.share / 2)
         else:
             self.share = min(1.0, self.share + _MOST_REGAINED)
         self._busy = []
 
-    def pause_s(self, size_bytes: Bytes, took_s: Seconds) -> Seconds:
-        """Seconds to rest after a piece of `size_bytes` that took `took_s`."""
-        pause = took_s * (1 / self.share - 1)
+    def pause_s(self, size_bytes: Bytes, took_s: Seconds, streams: int = 1) -> Seconds:
+        """Seconds to rest after a piece of `size_bytes` that took `took_s`, while so many `streams`
+        share the ceiling. Half the share halves the ceiling too: a transfer that it holds far below
+        what the link can do must become slower as well.
+        """
+        share = max(self.share, LEAST_SHARE)
+        pause = took_s * (1 / share - 1)
         if self._most_bytes_per_s is not None:
-            pause = max(pause, size_bytes / self._most_bytes_per_s - took_s)
+            pause = max(pause, size_bytes * streams / (self._most_bytes_per_s * share) - took_s)
         return pause
 
 
@@ -195,7 +200,13 @@ class Throttle:
     def rest(self, size_bytes: Bytes, took_s: Seconds) -> None:
         """After a piece: wait as long as the pace asks for."""
         self._passed += 1
-        self.wait(self._pace.pause_s(size_bytes, took_s))
+        self.wait(self._pace.pause_s(size_bytes, took_s, max(1, self._under_way)))
+        while self._pace.share == 0:
+            self.wait(_LOOK_EVERY_S)
+
+    def yield_to(self, share: float) -> None:
+        """Work for this share of the time from now on (`live_pace.py`); 0 waits for another."""
+        self._pace.share = share
 
     def wait(self, seconds: Seconds) -> None:
         """Wait, but not longer than the run goes on."""
