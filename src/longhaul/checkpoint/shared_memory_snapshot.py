@@ -123,6 +123,8 @@ def denied(snapshot: SnapshotInSharedMemory, since: Sequence[Record]) -> str:
         if record.attempt < snapshot.attempt:
             continue
         later = record.attempt > snapshot.attempt
+        if later and isinstance(record, Event) and record.kind == EventKind.MOVED:
+            return "the run was moved to another cluster since"
         if isinstance(record, Decision):
             # One that ends no attempt leaves its time alone to order it by.
             if not later and record.kind == "recover" and record.time < snapshot.time:

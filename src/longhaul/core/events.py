@@ -120,6 +120,10 @@ class EventKind(StrEnum):
     BROUGHT_BACK = "brought-back"
     """The whole run came from a store: `of_attempt`, `lacking` (pages)."""
 
+    MOVED = "moved"
+    """The run goes on in another cluster: `source`, `destination`, `checkpoint` (step), `manifest`
+    (hash), `move` (its identity), `who`, `reason`."""
+
     # Of a run that names its nodes, by the supervisor.
     ATTEMPT_BEGAN = "attempt-began"
     """Which `nodes` train, and which are `absent` and why."""

@@ -281,6 +281,19 @@ def text_of(folder: RunFolder, recipe: Recipe | None = None) -> Dataset:
     return replace(dataset, continues=tuple(pin.identity for pin in pins))
 
 
+def pinned_texts(folder: RunFolder) -> list[tuple[Path, str]]:
+    """Folder and identity of every text that a run was trained on, the last one last; they need not
+    be there any more.
+    """
+    return [(pin.folder, pin.identity) for pin in _pins(folder)]
+
+
+def pin_texts(folder: RunFolder, texts: Sequence[tuple[Path, str]]) -> None:
+    """Say where a run's texts lie on this machine, as `pinned_texts` tells them; none: nothing."""
+    if texts:
+        _write_pins(folder, tuple(_Pin(path, identity) for path, identity in texts))
+
+
 def has_sources_of(dataset: Dataset, recipe: Recipe) -> bool:
     """Whether it was prepared of the sources that the recipe names."""
     names = {source_name(source.name, source.path) for source in recipe.data.sources}

@@ -184,6 +184,7 @@ _TOLD: Mapping[str, tuple[Tone, str]] = {
     EventKind.NODE_AWAITED: ("warning", "There was no node to go on with, and it waited: {reason}"),
     EventKind.NODE_DRAINED: ("notice", "All were started again at a checkpoint: {reason}"),
     EventKind.FETCHED: ("notice", "Its checkpoint was fetched from {tier} in {took_s}"),
+    EventKind.MOVED: ("notice", "It was moved from {source} to {destination}: {reason}"),
     EventKind.STORE_AWAY: ("warning", "A store did not answer: {reason}"),
     EventKind.STORE_BACK: ("notice", "{tier} answered again"),
     EventKind.STORE_TAKEN: ("alarm", "A store was taken over: {reason}"),

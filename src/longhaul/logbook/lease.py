@@ -214,10 +214,10 @@ class Lease:
         write_holder(self._folder, holder)
 
 
-def acquire(folder: RunFolder, clock: Clock, silent: Holder | None = None) -> Lease:
-    """Take the run's lease under the next attempt number; `silent` is a holder that
-    `watched_silent` has found dead. LeaseHeld says what live process has it; OSError if the lease
-    file cannot be written.
+def acquire(folder: RunFolder, clock: Clock, silent: Holder | None = None, after: int = 0) -> Lease:
+    """Take the run's lease under the next attempt number, one above `after` at least; `silent` is a
+    holder that `watched_silent` has found dead. LeaseHeld says what live process has it; OSError if
+    the lease file cannot be written.
     """
     while True:
         # Journal files count too: an attempt's number must not come again even if somebody
@@ -225,7 +225,7 @@ def acquire(folder: RunFolder, clock: Clock, silent: Holder | None = None) -> Le
         # later may be that of a holder who has not been judged.
         written = [file.attempt for file in journal_files(folder.journal)]
         judged = refuse_if_held(folder, clock, silent)
-        attempt = max([judged, *written]) + 1
+        attempt = max([judged, after, *written]) + 1
         own = this_process(attempt, clock.wall(), user_name(), _command())
         if create_lease(folder, own):
             return Lease(folder, own, clock)

@@ -19,6 +19,7 @@ from longhaul.core.records import Event
 from longhaul.core.units import loss_in_words
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import Lease, acquire, refuse_if_held, watched_silent
+from longhaul.logbook.moves import is_moved, refuse_if_moved
 from longhaul.logbook.requests import pending
 from longhaul.logbook.run_history import RunHistory, read_run_history
 from longhaul.logbook.run_spec import (
@@ -111,6 +112,7 @@ def _start(
     options, data = sealed_options(typed.options, typed.data)
     typed = replace(typed, options=options, data=data)
     folder, asked = _what_is_meant(typed, say)
+    refuse_if_moved(folder)
     if not typed.new:
         asked = bring_back(folder, asked, say, clock)
     refuse_untrusted(folder, asked, typed.recipe, typed.options, typed.trust, say)
@@ -128,6 +130,7 @@ def _start(
     create_run(folder.path, clock)
     # Only the holder of the lease writes what the run is asked to do.
     with acquire(folder, clock, silent).keep() as lease:
+        refuse_if_moved(folder)  # it may have left while this start waited
         if has_run_spec(folder) and read_run_history(folder).begun:
             changed = changed_settings(read_run_spec(folder).settings(), asked.settings())
             for setting, (old, new) in changed.items():
@@ -186,7 +189,8 @@ def _say_finished(folder: RunFolder, finished: Event, say: Callable[[str], None]
 
 def _free_path(path: Path, taken: Callable[[str], bool]) -> Path:
     candidates = (path.with_name(f"{path.name}-{number}") for number in count(2))
-    free = (p for p in chain([path], candidates) if not RunFolder(p).exists)
+    here = (RunFolder(p) for p in chain([path], candidates))
+    free = (run.path for run in here if not (run.exists or is_moved(run)))
     return next(p for p in free if not taken(p.name))
 
 

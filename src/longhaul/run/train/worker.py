@@ -14,6 +14,7 @@ from longhaul.core.signals import leaving_at_once, listening
 from longhaul.data.verification import text_for_training, verifying
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease, acquire, join
+from longhaul.logbook.moves import refuse_if_moved
 from longhaul.logbook.run_history import read_run_history
 from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.run_spec import read_run_spec
@@ -51,6 +52,7 @@ def enter(folder: RunFolder, view: View) -> ExitCode:
 
     def own() -> ExitCode:
         with acquire(folder, clock).keep() as lease:
+            refuse_if_moved(folder)
             return work(folder, lease, view)
 
     return leading(place, own)

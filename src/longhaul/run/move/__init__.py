@@ -1,0 +1,1 @@
+"""Several clusters: runs that move from one to another, and what lies where."""
