@@ -179,6 +179,8 @@ class Throttle:
         self._under_way = 0
         self._passed = 0
         self._passed_before = 0
+        self.passed_bytes: Bytes = 0
+        """Read and written so far, what was read back included."""
         self._lock = threading.Lock()
 
     def observe(self, seconds_per_token: float) -> None:
@@ -199,7 +201,9 @@ class Throttle:
 
     def rest(self, size_bytes: Bytes, took_s: Seconds) -> None:
         """After a piece: wait as long as the pace asks for."""
-        self._passed += 1
+        with self._lock:
+            self._passed += 1
+            self.passed_bytes += size_bytes
         self.wait(self._pace.pause_s(size_bytes, took_s, max(1, self._under_way)))
         while self._pace.share == 0:
             self.wait(_LOOK_EVERY_S)
