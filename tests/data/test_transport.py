@@ -167,4 +167,4 @@ def test_the_line_of_progress_is_what_was_moved() -> None:
     line = progress_line(1_000_000_000, 4_000_000_000, 10.0, "fetched")
     assert line == "data: 1 GB of 4 GB fetched, 100.0 MB/s, 30.0 s left"
     assert progress_line(0, 10, 0.0, "fetched").endswith("0.0 MB/s, ending")
-    assert str(Transfer(2, 3_000_000, 2.0)) == "2 files, 3.00 MB in 2.0 s (1.50 MB/s)"
+    assert str(Transfer(2, 3_000_000, 2.0)) == "2 files, 3 MB in 2.0 s (1.5 MB/s)"

@@ -92,6 +92,10 @@ class ShardCache:
 
     def held(self) -> list[Held]:
         """What is here, and what comes with the size that it will have."""
+        with self._locked("room"):
+            return self._held()
+
+    def _held(self) -> list[Held]:
         found = []
         for folder in self.folder.glob("[0-9a-f][0-9a-f]"):
             for path in folder.iterdir():
@@ -117,8 +121,9 @@ class ShardCache:
         if part.stat().st_size != file.size_bytes or sha256_of(part) != file.sha256:
             part.unlink()
             raise DataError(f"{file.name}: what came is not the shard that its hash names")
-        part.replace(path)
-        self._promise(part).unlink(missing_ok=True)
+        with self._locked("room"):  # who lists the folder meanwhile could miss both names
+            part.replace(path)
+            self._promise(part).unlink(missing_ok=True)
         fsync_folder(path.parent)
         self._touch(path)
         return path
@@ -128,7 +133,7 @@ class ShardCache:
         with self._locked("room"), ExitStack() as stack:
             if self._promised(part) == size and part.exists():
                 return
-            held = [one for one in self.held() if one.path != part]
+            held = [one for one in self._held() if one.path != part]
             gone = self._evictable(held, size, stack)
             for one in gone:
                 one.path.unlink(missing_ok=True)
