@@ -3,12 +3,8 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,46 +39,6 @@ def stopped(process: subprocess.Popen[str]) -> str:
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130, output
     return output
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a bucket on an S3 server of our own."""
-    pytest.importorskip("moto.server")
-    s3fs = pytest.importorskip("s3fs")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            assert time.monotonic() < deadline, "the server does not answer"
-            try:
-                opener.open(f"http://127.0.0.1:{port}/moto-api/", timeout=5).close()
-                break
-            except OSError:
-                time.sleep(0.02)
-        for name, value in {
-            "NO_PROXY": "127.0.0.1",
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }.items():
-            monkeypatch.setenv(name, value)
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir("bucket")
-        yield "s3://bucket/runs"
-    finally:
-        s3fs.S3FileSystem.clear_instance_cache()
-        server.kill()
-        server.wait()
 
 
 @pytest.mark.slow  # what comes back when all is lost comes back in the other test of S3

@@ -10,6 +10,7 @@ import atexit
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ from longhaul.core.addresses import scrubbed
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
 from longhaul.core.output import flush_outputs, print_error, visible
 from longhaul.core.signals import ignore_notices
-from longhaul.core.units import Seconds
+from longhaul.core.units import Seconds, short_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,6 +68,7 @@ RayCluster = Annotated[
     str,
     typer.Option("--ray", metavar="HOST:PORT", help="a Ray cluster that sees the same files"),
 ]
+_DATED_AFTER_S = 48 * 3600
 RUNS = Path("runs")
 PREPARED = Path("prepared")
 
@@ -81,6 +83,13 @@ def options_of(
     twin = shrunken(load_recipe(recipe).recipe, own_data=data is not None) if small else ()
     own = [] if device is None else [f'machine.device="{device}"']
     return [*twin, *(overrides or ()), *own]
+
+
+def since(then: float, now: float) -> str:
+    """How long ago; what is older than two days gets its date."""
+    if now - then > _DATED_AFTER_S:
+        return time.strftime("%Y-%m-%d", time.localtime(then))
+    return f"{short_seconds(max(now - then, 0.0))} ago"
 
 
 class Shown:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longhaul.cli.common import RUNS, RunName, RunsFolder, console, reads_a_run
-from longhaul.cli.runs import since
+from longhaul.cli.common import RUNS, RunName, RunsFolder, console, reads_a_run, since
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import UsageError
 from longhaul.logbook.folder import RunFolder, open_run

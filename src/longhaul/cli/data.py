@@ -22,6 +22,7 @@ from longhaul.cli.common import (
 )
 from longhaul.cli.dedup import dedup
 from longhaul.cli.lint import lint
+from longhaul.cli.transfer import pull, push, serve
 from longhaul.cli.value import value
 from longhaul.core.heap import importing
 
@@ -80,3 +81,6 @@ app.command()(dedup)
 app.command()(value)
 app.command()(corpus.clean)
 app.command()(corpus.classifier)
+app.command()(push)
+app.command()(pull)
+app.command()(serve)

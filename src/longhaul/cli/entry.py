@@ -51,6 +51,7 @@ def application() -> typer.Typer:
         evaluate,
         exchange,
         mirror,
+        move,
         preflight,
         recipes,
         runs,
@@ -73,6 +74,7 @@ def application() -> typer.Typer:
     app.command("recipes")(recipes.list_recipes)
     app.add_typer(recipes.app, name="recipe")
     app.command()(runs.runs)
+    app.add_typer(move.app, name="run")
     app.command()(runs.log)
     app.command()(runs.tree)
     app.command()(runs.diff)

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longhaul.cli.common import RUNS, RunName, RunsFolder, console, reads_a_run
+from longhaul.cli.common import RUNS, RunName, RunsFolder, console, reads_a_run, since
+from longhaul.cli.move import Clusters, Here, print_all
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import LonghaulError, UsageError
 from longhaul.core.records import Event
@@ -20,6 +20,7 @@ from longhaul.core.units import count, short_bytes, short_seconds
 from longhaul.logbook.description import arrow, readable_line, short_value
 from longhaul.logbook.folder import RunFolder, list_runs, open_run
 from longhaul.logbook.ledger import load_ledger
+from longhaul.logbook.moves import move_of
 from longhaul.logbook.reading import read_journal, read_last
 
 if TYPE_CHECKING:
@@ -31,12 +32,23 @@ if TYPE_CHECKING:
     from longhaul.logbook.segments import SegmentOpening
     from longhaul.logbook.summary import Branch, RunSummary
 
-_DATED_AFTER_S = 48 * 3600
-
 
 @reads_a_run
-def runs(runs_dir: RunsFolder = RUNS) -> None:
+def runs(
+    everywhere: Annotated[
+        bool, typer.Option("--all", help="those of every cluster in clusters.toml")
+    ] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", help="seconds for a cluster to answer, with --all")
+    ] = 30.0,
+    here: Here = None,
+    clusters: Clusters = None,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
     """List the runs: state, progress, losses, goodput."""
+    if everywhere:
+        print_all(clusters, here, runs_dir, wait)
+        return
     from rich.table import Table
 
     from longhaul.logbook.summary import summarize
@@ -53,7 +65,10 @@ def runs(runs_dir: RunsFolder = RUNS) -> None:
         table.add_column(title, justify="right")
     for folder in folders:
         try:
-            table.add_row(*_summary_row(summarize(folder, clock), clock.wall()))
+            row = _summary_row(summarize(folder, clock), clock.wall())
+            if (move := move_of(folder)) is not None:
+                row[1] = f"to {move.destination}" if move.state != "arriving" else move.state
+            table.add_row(*row)
         except Exception:  # noqa: BLE001 (one broken folder must not hide the others)
             table.add_row(folder.name, "unreadable")
     console().print(table)
@@ -133,13 +148,6 @@ def _summary_row(summary: RunSummary, now: float) -> list[str]:
         "–" if summary.goodput != summary.goodput else f"{summary.goodput:.0%}",
         "–" if summary.seen is None else since(summary.seen, now),
     ]
-
-
-def since(then: float, now: float) -> str:
-    """How long ago; what is older than two days gets its date."""
-    if now - then > _DATED_AFTER_S:
-        return time.strftime("%Y-%m-%d", time.localtime(then))
-    return f"{short_seconds(max(now - then, 0.0))} ago"
 
 
 def _print_drift(folder: RunFolder, segments: Sequence[SegmentOpening]) -> None:
