@@ -71,6 +71,9 @@ def arrive(
     index, checkpoint = _offered(files, offer)
     try:
         _close(folder, offer, files)
+        # First of all: a lease can be renewed and released only where the run is known.
+        identity = [page for page in index.pages if page.name == folder.identity.name]
+        _bring_pages(folder, identity, files, say)
         silent = watched_silent(folder, clock, say)
         with acquire(folder, clock, silent, after=offer.attempt).keep() as lease:
             _bring(folder, offer, index, checkpoint, files, lease, asked.prepared, clock, say)
