@@ -59,7 +59,7 @@ class Clusters:
         if killed_at is not None:
             program = [str(HERE / "killed_move.py"), str(killed_at)]
         where = ["--runs-dir", str(self.runs(cluster))]
-        if arguments[0] in ("train", "run") or arguments[:2] == ("data", "pull"):
+        if arguments[0] in ("train", "run", "data"):
             where += ["--prepared-dir", str(self.path / cluster / "prepared")]
         environment = os.environ | {"COLUMNS": "200"}
         process = SERVER.start([*program, *arguments, *where], self.path, environment)
@@ -76,6 +76,7 @@ class Clusters:
         folder = self.folder(cluster)
 
         def reached() -> bool:
+            assert process.poll() is None, process.communicate()[0]
             last = read_last(folder, 1, events=False) if folder.exists else []
             return bool(last) and last[0].step >= step
 
@@ -265,3 +266,32 @@ def test_what_is_refused_changes_nothing(clusters: Clusters, wait_until) -> None
     assert clusters.startable("a")
     assert live_holder(clusters.folder("a"), RealClock()) is None
     assert not clusters.folder("b").path.exists()
+
+
+def test_a_run_goes_on_where_only_its_prepared_text_was_brought(
+    clusters: Clusters, wait_until
+) -> None:
+    source = clusters.path / "notes.txt"
+    source.write_text("\n\n".join(f"Note {n}: " + "words and words. " * 20 for n in range(300)))
+    recipe = ("drill", *OPTIONS, f"--data={source}", "--set=data.held_out.by='tail'",
+              "--set=data.held_out.fraction=0.1")  # fmt: skip
+    process = clusters.train_until("a", 12, wait_until, *recipe)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=DEADLINE_S)
+    (prepared,) = (clusters.path / "a" / "prepared").glob("notes*")
+    source.unlink()
+
+    for cluster, words in (
+        ("a", ("data", "push", prepared.name, "--to", "b")),
+        ("b", ("data", "pull", prepared.name, "--from", "b", "--cache", "b/cache",
+               "--cache-gb", "0.1")),
+        ("a", ("run", "move", "drill", "--to", "b")),
+        ("b", ("run", "move", "drill", "--from", "a")),
+    ):  # fmt: skip
+        code, output = clusters.run(cluster, *words)
+        assert code == 0, output
+        assert "WARNING: its prepared text" not in output
+    code, output = clusters.run("b", "train", "drill")
+    assert code == 0, output
+    assert read_last(clusters.folder("b"), 1, events=False)[0].step == STEPS
+    assert len(list((clusters.path / "b" / "cache").glob("[0-9a-f]*/*"))) >= 2
