@@ -4,7 +4,7 @@
   bench bench-gpu bench-gpu-tiny bench-cpu bench-ablate bench-nanogpt bench-quickstart bench-step bench-monitor \
   bench-loader bench-prepare bench-dedup bench-cause \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-board board-pictures figures lab lab-ends lab-prevention \
-  drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight clean
+  drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak drills-move preflight clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -40,6 +40,7 @@ help:
 	@echo "make board-pictures  the pictures of docs/board.md, from a run in trouble"
 	@echo "make preflight RECIPE=NAME   what would fail later, said in two minutes"
 	@echo "make drills-machines  break ranks, nodes and storage as in the incident book"
+	@echo "make drills-move     kill a move between two clusters at each of its moments, an S3 server between them"
 	@echo "make drills-real     real faults: full and read-only disks, an unread pipe, a deleted folder, a clock set back"
 	@echo "make drill-resume    20 kills at random moments"
 	@echo "make drill-preempt   100 notices at random moments"
@@ -183,6 +184,9 @@ drill-preempt: setup
 # Of a tiny recipe, or of the one that DRILL names.
 drill-replicas: setup
 	$(DRILLS) replicas $(DRILL)
+
+drills-move: setup-dev
+	$(BIN)/python -m pytest tests/system/test_move.py -s -m ''
 
 drills-real: setup-dev
 	$(BIN)/python -m pytest -v -m '' tests/drills/test_real_*.py

@@ -102,9 +102,11 @@ def clusters(tmp_path: Path, bucket: str) -> Iterator[Clusters]:
 
 
 @pytest.fixture(scope="module")
-def never_moved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def never_moved(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> dict[str, bytes]:
     """The last checkpoint of the same run, made in one go."""
     clusters = Clusters(tmp_path_factory.mktemp("never-moved"))
+    (clusters.path / "a").mkdir()
+    (clusters.path / "a" / "prepared").symlink_to(prepared)
     code, output = clusters.run("a", "train", "drill", *OPTIONS)
     assert code == 0, output
     return weights(clusters.folder("a"))
@@ -237,6 +239,7 @@ def test_every_moment_of_a_move_may_be_its_last(
             break
         assert code == -signal.SIGKILL, f"moment {moment}: {output}"
     assert moment > 10
+    print(f"\nthe half in {side} was killed at each of its {moment - 1} moments")
     if side == "a":
         code, output = clusters.run("b", "run", "move", "drill", "--from", "a")
         assert code == 0, output
@@ -268,6 +271,7 @@ def test_what_is_refused_changes_nothing(clusters: Clusters, wait_until) -> None
     assert not clusters.folder("b").path.exists()
 
 
+@pytest.mark.slow  # its parts have tests of their own
 def test_a_run_goes_on_where_only_its_prepared_text_was_brought(
     clusters: Clusters, wait_until
 ) -> None:

@@ -10,28 +10,46 @@ from longhaul.run.move.overview import Row, overview, settled
 from longhaul.run.move.sites import Site
 
 
-def row(cluster: str, attempt: int, state: str = "stopped", created: float | None = 1.0, run="x"):
-    return Row(cluster=cluster, run=run, state=state, attempt=attempt, created=created)
+def row(
+    cluster: str, attempt: int, last_move: str = "", state: str = "stopped", created=1.0, **more
+) -> Row:
+    return Row(
+        cluster=cluster, run="x", state=state, attempt=attempt, created=created,
+        last_move=last_move, **more,
+    )  # fmt: skip
 
 
-def test_a_run_lives_where_its_newest_attempt_was_made() -> None:
-    found = settled([row("a", 2), row("b", 5, "live"), row("c", 3)])
-    assert [(r.cluster, r.state, r.where) for r in found] == [
+def shown(*rows: Row) -> list[tuple[str, str, str]]:
+    return [(r.cluster, r.state, r.where) for r in settled(rows)]
+
+
+def test_a_run_lives_where_its_last_move_went() -> None:
+    assert shown(row("a", 2), row("b", 5, "b", "live"), row("c", 3, "c")) == [
         ("b", "live", ""), ("a", "moved", "to b"), ("c", "moved", "to b"),
+    ]  # fmt: skip
+
+
+def test_a_copy_in_the_store_of_another_cluster_is_not_where_it_lives() -> None:
+    """As where its recipe goes on naming the store of the cluster that it has left."""
+    assert shown(row("a", 6, "b", "elsewhere"), row("b", 5, "b", "live")) == [
+        ("b", "live", ""), ("a", "moved", "to b"),
+    ]  # fmt: skip
+
+
+def test_a_run_that_never_moved_is_where_it_is() -> None:
+    assert shown(row("a", 2), row("b", 2, state="elsewhere")) == [
+        ("a", "stopped", ""), ("b", "elsewhere", ""),
     ]  # fmt: skip
 
 
 def test_runs_that_only_share_a_name_are_two() -> None:
     for other in (2.0, None):
-        found = settled([row("a", 2), row("b", 5, created=other)])
+        found = settled([row("a", 2), row("b", 5, "b", created=other)])
         assert {r.state for r in found} == {"stopped"}
 
 
-def test_what_a_folder_says_of_itself_counts() -> None:
-    """Its own attempts come first where it was moved from and nobody has fetched it."""
-    away = Row(cluster="a", run="x", state="moved", where="to b", attempt=9, created=1.0)
-    found = settled([away, row("b", 4)])
-    assert [(r.cluster, r.state, r.where) for r in found] == [
+def test_what_a_folder_says_of_itself_stays() -> None:
+    assert shown(row("a", 9, "b", "moved", where="to b"), row("b", 4, "b")) == [
         ("b", "stopped", ""), ("a", "moved", "to b"),
     ]  # fmt: skip
 

@@ -9,11 +9,13 @@ from queue import Empty, Queue
 
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError
+from longhaul.core.events import EventKind
+from longhaul.core.records import Event
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder, created_of, list_runs
 from longhaul.logbook.holder import newest_attempt
 from longhaul.logbook.moves import move_of
-from longhaul.logbook.reading import journal_files
+from longhaul.logbook.reading import journal_files, read_journal
 from longhaul.logbook.summary import RunSummary, summarize
 from longhaul.run.move.sites import Site
 from longhaul.store.remote_log import FOLDER
@@ -36,6 +38,8 @@ class Row:
     attempt: int = 0
     """The newest that is known there."""
     created: Seconds | None = None
+    last_move: str = ""
+    """Where the run's last move went, as its log has it here; empty: it was never moved."""
     summary: RunSummary | None = None
     """None where it cannot be read."""
 
@@ -50,17 +54,16 @@ class Overview:
 
 
 def settled(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Rows of one run in several clusters, told apart: it lives where its newest attempt was made,
-    and was moved from where only earlier ones are known. Pure.
+    """Rows of one run in several clusters, told apart: it lives where its last move went, as the
+    row with the newest attempt knows it. Pure.
     """
     found = []
     for row in rows:
         same = [r for r in rows if (r.run, r.created) == (row.run, row.created)]
-        newest = max(same, key=lambda r: (r.state not in ("moved", "leaving"), r.attempt))
-        lives_here = newest.cluster == row.cluster or row.created is None
+        home = max(same, key=lambda r: r.attempt).last_move
         marked = row.state in ("moved", "leaving", "arriving")
-        if not (lives_here or marked) and row.attempt < newest.attempt:
-            row = replace(row, state="moved", where=f"to {newest.cluster}")
+        if row.created is not None and home not in ("", row.cluster) and not marked:
+            row = replace(row, state="moved", where=f"to {home}")
         found.append(row)
     return tuple(sorted(found, key=lambda r: (r.run, r.state == "moved", r.cluster)))
 
@@ -155,9 +158,14 @@ def _row(site: Site, folder: RunFolder, clock: Clock) -> Row:
     )  # fmt: skip
     try:
         summary = summarize(folder, clock)
+        moves = [
+            str(r.data.get("destination", ""))
+            for r in read_journal(folder, steps=False)
+            if isinstance(r, Event) and r.kind == EventKind.MOVED
+        ]
     except Exception:  # noqa: BLE001 (one broken folder must not hide the others)
         return row
-    return replace(row, state=summary.state, summary=summary)
+    return replace(row, state=summary.state, summary=summary, last_move=(moves or [""])[-1])
 
 
 def _nobody(_: str) -> None:
