@@ -4,12 +4,14 @@ import os
 import random
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from clusters_file import write_clusters
 from fork_server import SERVER, Process
 from longhaul.core.clocks import RealClock
 from longhaul.core.records import Event
@@ -48,11 +50,8 @@ class Clusters:
         return RunFolder(self.runs(cluster) / "drill")
 
     def write(self, bucket: str) -> None:
-        tables = [
-            f'[cluster.{name}]\nruns = "{self.runs(name)}"\nremote = "{bucket}/{name}"\n'
-            for name in ("a", "b")
-        ]
-        (self.path / "clusters.toml").write_text("\n".join(tables))
+        clusters = {name: (self.runs(name), f"{bucket}/{name}") for name in ("a", "b")}
+        write_clusters(self.path / "clusters.toml", clusters)
 
     def start(self, cluster: str, *arguments: str, killed_at: int | None = None) -> Process:
         program = ["-m", "longhaul"]
@@ -299,3 +298,95 @@ def test_a_run_goes_on_where_only_its_prepared_text_was_brought(
     assert code == 0, output
     assert read_last(clusters.folder("b"), 1, events=False)[0].step == STEPS
     assert len(list((clusters.path / "b" / "cache").glob("[0-9a-f]*/*"))) >= 2
+
+
+@pytest.mark.slow  # a real file system, which only root may mount
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [("size=1m", "are to come, and"), ("size=16m,nr_inodes=24", "No space left on device")],
+    ids=["no bytes left", "no inodes left in the middle"],
+)
+def test_a_full_disk_at_the_destination(
+    clusters: Clusters, wait_until, options: str, message: str
+) -> None:
+    process = clusters.train_until("a", 12, wait_until)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=DEADLINE_S)
+    code, output = clusters.run("a", "run", "move", "drill", "--to", "b")
+    assert code == 0, output
+    runs = clusters.runs("b")
+    runs.mkdir(parents=True)
+    try:
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(runs)],
+            capture_output=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a file system cannot be mounted here, which needs root: {error}")
+    try:
+        code, output = clusters.run("b", "run", "move", "drill", "--from", "a")
+        assert code == 17, output
+        assert "the disk is full" in output
+        assert message in output
+        code, output = clusters.run("b", "train", "drill")
+        assert code == 17, output
+        assert "not all of it is here yet" in output
+        larger = ["mount", "-o", "remount,size=64m,nr_inodes=4096", str(runs)]
+        subprocess.run(larger, capture_output=True, check=True)
+        code, output = clusters.run("b", "run", "move", "drill", "--from", "a")
+        assert code == 0, output
+        whole(clusters.folder("b"))
+        assert clusters.startable("b")
+    finally:
+        subprocess.run(["umount", "-l", str(runs)], check=False)
+
+
+def test_nodes_pass_shards_by_real_processes(tmp_path: Path, prepared: Path, wait_until) -> None:
+    """One serves, another asks it; the store is gone by then."""
+    recipe = ("data", "prepare", "drill", "--prepared-dir", str(prepared))
+    started = []
+
+    def begin(*words: str) -> Process:
+        started.append(SERVER.start(["-m", "longhaul", *words], tmp_path, os.environ))
+        return started[-1]
+
+    def run(*words: str) -> str:
+        process = begin(*words)
+        output, _ = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0, output
+        return output
+
+    try:
+        text = re.search(r"prepared in (\S+)", run(*recipe))
+        assert text is not None
+        name, store = Path(text[1]).name, f"{tmp_path}/store"
+        run("data", "push", text[1], "--to", store)
+        room = ("--cache-gb", "0.5")
+        run("data", "pull", name, "--from", store, "--cache", "one", *room, "--prepared-dir", "p1")
+        log = (tmp_path / "serve.log").open("w+")
+        server = SERVER.start(
+            ["-m", "longhaul", "data", "serve", name, "--from", store, "--cache", "one", *room,
+             "--port", "0"], tmp_path, os.environ, log,
+        )  # fmt: skip
+        started.append(server)
+
+        def address() -> re.Match[str] | None:
+            return re.search(r"on (http://\S+)", (tmp_path / "serve.log").read_text())
+
+        wait_until("the server", lambda: address() is not None)
+        found = address()
+        assert found is not None
+        for shard in (tmp_path / "store" / name).glob("*.shard"):
+            shard.unlink()
+        run("data", "pull", name, "--from", store, "--cache", "two", *room, "--prepared-dir", "p2",
+            "--node", found[1])  # fmt: skip
+        for path in (tmp_path / "p1" / name).glob("*.shard"):
+            assert (tmp_path / "p2" / name / path.name).read_bytes() == path.read_bytes()
+        server.send_signal(signal.SIGINT)
+        assert server.wait(DEADLINE_S) == 130
+        log.close()
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -20,7 +20,6 @@ from longhaul.core.units import count, short_bytes, short_seconds
 from longhaul.logbook.description import arrow, readable_line, short_value
 from longhaul.logbook.folder import RunFolder, list_runs, open_run
 from longhaul.logbook.ledger import load_ledger
-from longhaul.logbook.moves import move_of
 from longhaul.logbook.reading import read_journal, read_last
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ def runs(
         return
     from rich.table import Table
 
+    from longhaul.logbook.moves import move_of
     from longhaul.logbook.summary import summarize
 
     clock = RealClock()

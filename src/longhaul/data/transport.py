@@ -2,7 +2,7 @@
 
 ```
 ADDRESS/NAME/00-first-00000.shard …    several at once, each read back and compared
-ADDRESS/NAME/manifest.json             sent last, when everything else is there
+ADDRESS/NAME/dataset.json              sent last, when everything else is there
 ```
 
 The manifest's hashes decide on both sides. Cut off, either goes on with the files it lacks.

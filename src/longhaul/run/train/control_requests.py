@@ -16,6 +16,7 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import live_holder, user_name
 from longhaul.logbook.ledger import CheckpointHealth
+from longhaul.logbook.moves import refuse_if_moved
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import changed_recipe, refuse_resets, submit
 from longhaul.logbook.run_history import read_run_history
@@ -172,6 +173,7 @@ def request_note(folder: RunFolder, text: str, wait_s: Seconds) -> str:
 def _request(
     folder: RunFolder, kind: str, data: Mapping[str, Any], reason: str, wait_s: Seconds
 ) -> Decision | Event | None:
+    refuse_if_moved(folder)  # nobody would ever answer here
     clock = RealClock()
     request = submit(folder, kind, data, who=user_name(), reason=reason, clock=clock)
     deadline = time.monotonic() + wait_s
