@@ -98,9 +98,11 @@ def test_a_cut_off_shard_is_gone_on_with(tmp_path: Path, shards) -> None:
     file, part = shards[3], tmp_path / "part"
     content = (tmp_path / "store" / file.name).read_bytes()
     part.write_bytes(content[:400])
+    moved: list[int] = []
     with serving(node(tmp_path, "a", Counter(), [], ""), shards, "127.0.0.1", 0) as port:
-        fetch_from(f"http://127.0.0.1:{port}", file, part)
+        fetch_from(f"http://127.0.0.1:{port}", file, part, lambda size, _: moved.append(size))
     assert part.read_bytes() == content
+    assert sum(moved) == file.size_bytes - 400, "what comes from a node counts for the ceiling too"
 
 
 def test_nothing_but_shards_of_the_text_is_served(tmp_path: Path, shards) -> None:

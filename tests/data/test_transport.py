@@ -55,6 +55,14 @@ def test_what_is_there_is_not_brought_again(tmp_path: Path, text: Path) -> None:
     assert pull(store(tmp_path, text), text.name, text.parent, 3, RealClock(), quiet).files == 0
 
 
+def test_what_somebody_has_removed_from_the_store_is_sent_again(tmp_path, text) -> None:
+    push(text, store(tmp_path, text), 3, RealClock(), quiet)
+    shard = next((tmp_path / "store" / text.name).glob("*.shard"))
+    shard.unlink()
+    assert push(text, store(tmp_path, text), 3, RealClock(), quiet).files == 1
+    assert shard.read_bytes() == (text / shard.name).read_bytes()
+
+
 def test_a_push_that_is_cut_off_leaves_no_text_and_goes_on(tmp_path, text, monkeypatch) -> None:
     files, sent = store(tmp_path, text), []
     send = files.send

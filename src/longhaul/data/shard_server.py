@@ -8,6 +8,7 @@ shard compares its hash, so that no node need be trusted; who reaches the port c
 import hashlib
 import http.client
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,7 +75,8 @@ class PassedShards:
         home = home_of(file.sha256, self._nodes) if self._nodes else self._own
         if home != self._own:
             try:
-                fetch_from(home, file, part)
+                with self._files.throttle:
+                    fetch_from(home, file, part, self._files.throttle.rest)
                 return
             except (OSError, http.client.HTTPException, DataError) as error:
                 self._say(f"WARNING: {home} did not give {file.name} ({error}); asking the store")
@@ -85,8 +87,14 @@ class PassedShards:
             self._files.fetch(file.name, part, file, self._say)
 
 
-def fetch_from(node: str, file: FileEntry, part: Path) -> None:
-    """Bring a shard from a node, going on where it was cut off.
+def fetch_from(
+    node: str,
+    file: FileEntry,
+    part: Path,
+    rest: Callable[[Bytes, Seconds], None] = lambda size, took_s: None,
+) -> None:
+    """Bring a shard from a node, going on where it was cut off; `rest` after each piece, given its
+    size and how long it took.
 
     Raises:
         OSError, HTTPException: the node does not answer, or the local medium refuses.
@@ -101,9 +109,12 @@ def fetch_from(node: str, file: FileEntry, part: Path) -> None:
     # Nodes are reached directly, whatever proxy leads out of the cluster.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=_SILENCE_S) as answer, part.open("ab") as local:
+        began = time.monotonic()
         while piece := answer.read(_CHUNK):
             digest.update(piece)
             there += local.write(piece)
+            rest(len(piece), time.monotonic() - began)
+            began = time.monotonic()
         local.flush()
         os.fsync(local.fileno())
     if there < file.size_bytes:
