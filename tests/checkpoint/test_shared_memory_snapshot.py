@@ -76,6 +76,12 @@ def test_a_clock_that_was_set_changes_nothing(record, clock: float) -> None:
         assert denied(TAKEN, [replace(record, time=clock)])
 
 
+def test_memory_from_before_a_move_is_not_gone_on_from() -> None:
+    """The run was trained elsewhere since, maybe with other decisions."""
+    assert "moved to another cluster" in denied(TAKEN, [event("moved", 50.0, attempt=3)])
+    assert denied(TAKEN, [event("moved", 150.0, attempt=1)]) == "", "it had come back before"
+
+
 def failed(cause: str, reached: int | None) -> Event:
     return event("attempt-ended", cause=cause, reached=reached)
 

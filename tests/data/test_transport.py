@@ -1,5 +1,6 @@
 """Prepared text through a store: whole or not there, whatever goes wrong."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -147,6 +148,19 @@ def test_a_manifest_of_a_stranger_writes_nowhere_else(tmp_path, text, name) -> N
     with pytest.raises(DataError, match="is no file of a text"):
         pull(store(tmp_path, text), text.name, tmp_path / "b", 3, RealClock(), quiet)
     assert not (tmp_path / "b").exists()
+
+
+def test_what_is_no_shard_never_becomes_a_text_though_its_hash_is_right(tmp_path, text) -> None:
+    push(text, store(tmp_path, text), 3, RealClock(), quiet)
+    path = tmp_path / "store" / text.name / MANIFEST
+    manifest = json.loads(path.read_bytes())
+    facts, junk = manifest["sources"][0]["train"][0], b"no shard"
+    facts |= {"bytes": len(junk), "sha256": hashlib.sha256(junk).hexdigest()}
+    (path.parent / facts["file"]).write_bytes(junk)
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="not a shard"):
+        pull(store(tmp_path, text), text.name, tmp_path / "b", 3, RealClock(), quiet)
+    assert not (tmp_path / "b" / text.name).exists()
 
 
 def test_a_disk_without_room_is_found_out_before_the_first_byte(
