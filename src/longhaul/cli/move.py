@@ -45,7 +45,7 @@ def move(
     stop: Annotated[bool, typer.Option("--stop", help="let a live run save and end first")] = False,
     wait: Annotated[float, typer.Option("--wait", help="seconds for that")] = 600.0,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="end a move to there that has offered nothing yet")
+        bool, typer.Option("--cancel", help="end a move to there that nobody has taken yet")
     ] = False,
     into: Annotated[
         Path | None,

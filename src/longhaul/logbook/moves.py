@@ -113,5 +113,6 @@ def refuse_if_moved(folder: RunFolder) -> None:
     raise RunMoved(
         f"run {name} was moved to cluster {move.destination} at step {move.step:,}, {by}",
         f"it goes on there. Back: `{again} --to {move.source}` there, and then "
-        f"`{again} --from {move.destination}` here",
+        f"`{again} --from {move.destination}` here; while nobody has taken it there, "
+        f"`{again} --to {move.destination} --cancel` here",
     )

@@ -1,16 +1,20 @@
 """A run leaves: in which order, and what keeps it."""
 
+from contextlib import suppress
+
 import pytest
 
 from longhaul.core.clocks import RealClock
-from longhaul.core.errors import NeedsPerson, UsageError
+from longhaul.core.errors import LonghaulError, NeedsPerson, UsageError
 from longhaul.core.events import EventKind
 from longhaul.core.records import Event
 from longhaul.logbook.lease import LeaseHeld, acquire, newest_holder
 from longhaul.logbook.moves import RunMoved, move_of
 from longhaul.logbook.reading import read_journal
+from longhaul.logbook.run_history import read_run_history
 from longhaul.run.move.leave import cancel
-from longhaul.store.run_offer import offers
+from longhaul.store.run_offer import offers, take
+from longhaul.store.store_files import StoreFiles
 from longhaul.store.transfers import StoreError
 
 
@@ -86,18 +90,80 @@ def test_cut_off_anywhere_it_goes_on(pair, cut: str, state: str | None) -> None:
     assert pair.arrive("b").step == 20
 
 
-def test_a_move_without_an_offer_may_be_cancelled_and_no_other(pair) -> None:
+def reasons(pair) -> list[str]:
+    records = read_journal(pair.folder("a"))
+    return [str(r.data["reason"]) for r in records if isinstance(r, Event) and r.kind == "moved"]
+
+
+def test_a_move_without_an_offer_may_be_cancelled(pair) -> None:
     files = pair.files("b")
     cut_before(files, "moves/")
     with pytest.raises(StoreError):
         pair.leave("a", "b", files)
     with pytest.raises(RunMoved, match="is being moved to cluster b"):
         pair.leave("a", "c")
-    cancel(pair.folder("a"), pair.files("b"), RealClock())
+    cancel(pair.folder("a"), pair.files("b"), RealClock(), "anna")
     assert move_of(pair.folder("a")) is None
+    assert reasons(pair) == ["cheaper", "the move was cancelled"]
     pair.leave("a", "b")
-    with pytest.raises(RunMoved, match="was moved to cluster b"):
-        cancel(pair.folder("a"), pair.files("b"), RealClock())
+    assert pair.arrive("b").step == 20
+
+
+def test_an_offer_that_nobody_has_taken_may_be_withdrawn(pair) -> None:
+    pair.leave("a", "b")
+    cancel(pair.folder("a"), pair.files("b"), RealClock(), "anna")
+    assert move_of(pair.folder("a")) is None
+    with pytest.raises(UsageError, match="no run x is offered there"):
+        pair.arrive("b")
+    assert read_run_history(pair.folder("a")).ended == ("moved from b to a: the move was cancelled")
+    with pytest.raises(UsageError, match="no move is under way here"):
+        cancel(pair.folder("a"), pair.files("b"), RealClock(), "anna")
+
+
+def test_an_offer_that_was_taken_is_not_withdrawn(pair) -> None:
+    pair.leave("a", "b")
+    pair.arrive("b")
+    with pytest.raises(RunMoved, match=r"has been taken by .*: it lives in b"):
+        cancel(pair.folder("a"), pair.files("b"), RealClock(), "anna")
+    assert move_of(pair.folder("a")).state == "away"
+    assert len(offers(pair.files("b"))) == 1
+
+
+@pytest.mark.parametrize("who_is_first", ["a", "b"])
+def test_of_two_that_withdraw_and_take_at_once_one_at_most_opens(
+    pair, monkeypatch, who_is_first: str
+) -> None:
+    """Whichever comes between the other's two looks at the store."""
+    pair.leave("a", "b")
+
+    def withdraw() -> None:
+        with suppress(LonghaulError):
+            cancel(pair.folder("a"), pair.files("b"), RealClock(), "anna")
+
+    def take_it() -> None:
+        with suppress(LonghaulError):
+            pair.arrive("b")
+
+    if who_is_first == "b":  # all of the arrival between the look for a taking and the removal
+        remove = StoreFiles.remove
+
+        def removing(self, path: str) -> None:
+            monkeypatch.undo()
+            take_it()
+            remove(self, path)
+
+        monkeypatch.setattr(StoreFiles, "remove", removing)
+        withdraw()
+    else:  # all of the withdrawal just before the arrival says that it takes the run
+        monkeypatch.setattr(
+            "longhaul.run.move.arrive.take",
+            lambda *given: (withdraw(), take(*given)),
+        )
+        take_it()
+    opened = [
+        pair.folder(name).exists and move_of(pair.folder(name)) is None for name in ("a", "b")
+    ]
+    assert opened == [who_is_first == "a", who_is_first == "b"]
 
 
 def test_a_death_after_the_offer_does_not_offer_the_run_twice(pair) -> None:
@@ -110,7 +176,7 @@ def test_a_death_after_the_offer_does_not_offer_the_run_twice(pair) -> None:
     write_move(pair.folder("a"), replace(done, state="leaving"))
     pair.arrive("b")
     with pytest.raises(RunMoved):
-        cancel(pair.folder("a"), pair.files("b"), RealClock())
+        cancel(pair.folder("a"), pair.files("b"), RealClock(), "anna")
     write_move(pair.folder("a"), replace(done, state="leaving"))
     assert pair.leave("a", "b").state == "away"
     assert len(offers(pair.files("b"))) == 1

@@ -189,6 +189,12 @@ def _bring(
         raise UsageError(f"run {folder.name}: another process fetches it", "let that one end")
     if not others:
         take(files, offer, f"{user_name()}: {token}")
+    # After that, and not before: whoever withdraws an offer looks for the taking last.
+    if offer not in offers(files):
+        raise NeedsPerson(
+            f"run {folder.name}: cluster {offer.source} has withdrawn its offer",
+            f"it goes on there; remove {folder.path}, which nothing starts from",
+        )
     shutil.rmtree(folder.path / _STAGING, ignore_errors=True)
     end_move(folder)
     say(

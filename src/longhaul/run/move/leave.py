@@ -23,6 +23,7 @@ from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import Lease, acquire, refuse_if_held, watched_silent
 from longhaul.logbook.moves import (
     RunMove,
+    RunMoved,
     end_move,
     move_of,
     refuse_if_moved,
@@ -35,7 +36,7 @@ from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.store.remote import RemoteTier
 from longhaul.store.remote_log import RunLogMirror, editions
-from longhaul.store.run_offer import RunOffer, Text, offers, render_offer
+from longhaul.store.run_offer import RunOffer, Text, offers, render_offer, taken_by
 from longhaul.store.store_files import StoreFiles
 from longhaul.store.transfers import StoreError
 from longhaul.supervise.ownership import fence, left_over
@@ -77,18 +78,49 @@ def leave(
         return _leave(folder, asked, files, lease, clock, say)
 
 
-def cancel(folder: RunFolder, files: StoreFiles, clock: Clock) -> None:
-    """End a move of which no offer was written. UsageError if there is none, RunMoved if it is too
-    late; the run may be on its way then.
+def cancel(folder: RunFolder, files: StoreFiles, clock: Clock, who: str) -> None:
+    """End a move that no destination has taken, and open the folder again.
+
+    Raises:
+        UsageError: no move is under way here.
+        RunMoved: it is too late, or a destination is taking the run at this moment.
+        StoreError: the store does not answer; nobody knows whether it is too late.
     """
-    with acquire(folder, clock).keep():
+    with acquire(folder, clock).keep() as lease:
         move = move_of(folder)
         if move is None:
             raise UsageError(f"run {folder.name}: no move is under way here", "nothing is to do")
-        if move.state == "leaving" and not _is_offered(move, files):
-            end_move(folder)
-        else:
+        if move.state == "arriving":
             refuse_if_moved(folder)
+        for offer in [offer for offer in offers(files) if offer.move == move.move]:
+            _withdraw(folder, offer, files)
+        events = [r for r in read_journal(folder, steps=False) if isinstance(r, Event)]
+        if _moved(events, move.move) is not None:
+            back = replace(
+                move, source=move.destination, destination=move.source, who=who,
+                reason="the move was cancelled",
+            )  # fmt: skip
+            _write_down(folder, back, lease, clock, move.step, _moved(events, move.move) or "")
+        end_move(folder)
+
+
+def _withdraw(folder: RunFolder, offer: RunOffer, files: StoreFiles) -> None:
+    """Take an offer back before anybody has taken it.
+
+    Here the offer goes before the taking is looked for; a destination writes that it takes the run
+    before it looks for the offer (`arrive.py`). One of the two sees the other, so that at most one
+    opens its folder.
+    """
+    if not taken_by(files, offer):
+        files.remove(offer.path)
+        if not taken_by(files, offer):
+            return
+        files.send_bytes(render_offer(offer), offer.path)
+    raise RunMoved(
+        f"run {folder.name} has been taken by {taken_by(files, offer)}: it lives in "
+        f"{offer.destination}",
+        f"`longhaul run move {folder.name} --to {offer.source}` there brings it back",
+    )
 
 
 def _gone_already(folder: RunFolder, asked: Departure, files: StoreFiles) -> RunMove | None:
@@ -139,7 +171,9 @@ def _leave(
         time=clock.wall(),
     )
     write_move(folder, move)
-    _write_down(folder, move, checkpoint, lease, clock)
+    events = [r for r in read_journal(folder, steps=False) if isinstance(r, Event)]
+    if _moved(events, move.move) is None:  # it may have been begun before
+        _write_down(folder, move, lease, clock, checkpoint.step, checkpoint.manifest_sha256)
     writer = hashlib.sha256(repr(lease.since).encode()).hexdigest()[:8]
     RunLogMirror(folder, files, lease.attempt, writer, clock).send(lease.is_ours)
     edition = next(editions(files)).edition
@@ -211,21 +245,26 @@ def _reached(folder: RunFolder) -> int:
     return max(steps, default=0)
 
 
+def _moved(events: Sequence[Event], move: str) -> str | None:
+    """The hash of the manifest that went with a move, if the journal tells of the move."""
+    for event in events:
+        if event.kind == EventKind.MOVED and event.data.get("move") == move:
+            return str(event.data.get("manifest", ""))
+    return None
+
+
 def _write_down(
-    folder: RunFolder, move: RunMove, checkpoint: Checkpoint, lease: Lease, clock: Clock
+    folder: RunFolder, move: RunMove, lease: Lease, clock: Clock, step: int, manifest: str
 ) -> None:
-    """Write into the journal where the run goes, and end its last attempt with that; once.
+    """Write into the journal where the run goes, and end its last attempt with that.
 
     The next segment, wherever it opens, has this for its reason.
     """
-    known = [r for r in read_journal(folder, steps=False) if isinstance(r, Event)]
-    if any(e.kind == EventKind.MOVED and e.data.get("move") == move.move for e in known):
-        return
     last = read_run_history(folder).last_segment
-    step, segment = _reached(folder), str(last.number) if last else ""
+    reached, segment = _reached(folder), str(last.number) if last else ""
     data = {
-        "source": move.source, "destination": move.destination, "checkpoint": checkpoint.step,
-        "manifest": checkpoint.manifest_sha256, "move": move.move, "who": move.who,
+        "source": move.source, "destination": move.destination, "checkpoint": step,
+        "manifest": manifest, "move": move.move, "who": move.who,
         "reason": move.reason or "no reason given",
     }  # fmt: skip
     words = f"moved from {move.source} to {move.destination}"
@@ -236,7 +275,7 @@ def _write_down(
         for kind, body in ((EventKind.ATTEMPT_ENDED, ended), (EventKind.MOVED, data)):
             journal.append_durably(
                 Event(
-                    kind=kind, data=body, attempt=lease.attempt, segment=segment, step=step,
+                    kind=kind, data=body, attempt=lease.attempt, segment=segment, step=reached,
                     time=clock.wall(),
                 )
             )  # fmt: skip

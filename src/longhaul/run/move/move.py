@@ -66,7 +66,7 @@ def _leave(
     folder = open_run(typed.run, typed.runs)
     files = _files(there, folder.name, (here, there), clock)
     if typed.cancel:
-        cancel(folder, files, clock)
+        cancel(folder, files, clock, user_name())
         say(f"run {folder.name} stays in {here.name}; `longhaul train` goes on with it")
         return
     if typed.stop_first:
