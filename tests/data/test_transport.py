@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,33 @@ def test_a_pull_that_is_cut_off_shows_no_text_and_goes_on(tmp_path, text, monkey
     again = pull(store(tmp_path, text), text.name, tmp_path / "b", 1, RealClock(), quiet)
     assert 0 < again.size_bytes < whole
     assert contents(tmp_path / "b" / text.name) == contents(text)
+
+
+def test_what_came_of_a_text_that_was_replaced_meanwhile_does_not_stay(tmp_path, text) -> None:
+    push(text, store(tmp_path, text), 3, RealClock(), quiet)
+    coming = tmp_path / "b" / f".pulling-{text.name}"
+    coming.mkdir(parents=True)
+    shard = next(text.glob("*.shard"))
+    (coming / "09-gone-00000.shard").write_bytes(b"of the other one")
+    (coming / shard.name).write_bytes(b"of the other one too")
+    pull(store(tmp_path, text), text.name, tmp_path / "b", 3, RealClock(), quiet)
+    assert contents(tmp_path / "b" / text.name) == contents(text)
+
+
+def test_two_that_pull_one_text_at_once_bring_it_once(tmp_path: Path, text: Path) -> None:
+    push(text, store(tmp_path, text), 3, RealClock(), quiet)
+    done: list[int] = []
+
+    def bring() -> None:
+        files = store(tmp_path, text)
+        done.append(pull(files, text.name, tmp_path / "b", 2, RealClock(), quiet).files)
+
+    threads = [threading.Thread(target=bring) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(done) == [0, 0, 0, len(contents(text)) - 1]
 
 
 def test_a_flipped_byte_in_the_store_never_becomes_a_text(tmp_path: Path, text: Path) -> None:

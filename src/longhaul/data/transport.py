@@ -143,7 +143,10 @@ def pull(
         home.mkdir(parents=True, exist_ok=True)
         coming = home / f"{_COMING}-{name}"
         with _alone(home / f"{_COMING}-{name}.lock"):
+            if (target / MANIFEST).exists():  # brought while this one waited
+                return Transfer(0, 0, clock.monotonic() - began)
             coming.mkdir(exist_ok=True)
+            _remove_others(coming, {entry.name for entry in entries})
             if fetch is None:
                 _refuse_without_room(coming, entries)
             had = _here(coming)
@@ -264,6 +267,13 @@ def _alone(path: Path) -> Iterator[None]:
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _remove_others(coming: Path, wanted: set[str]) -> None:
+    """Remove what came of another text of this name, which has been replaced in the store since."""
+    for path in coming.iterdir():
+        if path.name not in wanted:
+            path.unlink()
 
 
 def _here(coming: Path) -> Bytes:
