@@ -180,7 +180,7 @@ def test_a_move_killed_again_and_again_ends_byte_identical(
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=DEADLINE_S)
     killed = {side: move_under_fire(clusters, side, chance) for side in ("a", "b")}
-    assert all(times >= 3 for times in killed.values()), killed
+    assert all(times >= 2 for times in killed.values()), killed
     whole(clusters.folder("b"))
 
     process = clusters.train_until("b", 35, wait_until, "drill")
@@ -211,7 +211,7 @@ def move_under_fire(clusters: Clusters, side: str, chance: random.Random, most: 
         if code == 0:
             return killed
         assert code == -signal.SIGKILL, output
-        most = int(most * 1.2)  # later ones come further
+        most = int(most * 1.5)  # later ones come further
     raise AssertionError("it never got through")
 
 
@@ -341,6 +341,7 @@ def test_a_full_disk_at_the_destination(
         subprocess.run(["umount", "-l", str(runs)], check=False)
 
 
+@pytest.mark.slow  # tests/data/test_shard_server.py has the same in one process
 def test_nodes_pass_shards_by_real_processes(tmp_path: Path, prepared: Path, wait_until) -> None:
     """One serves, another asks it; the store is gone by then."""
     recipe = ("data", "prepare", "drill", "--prepared-dir", str(prepared))
