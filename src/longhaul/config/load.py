@@ -230,7 +230,7 @@ def _validate(
     blamed: set[str] = set()
     for _ in range(4):
         try:
-            recipe = Recipe.model_validate(_tupled(remaining))
+            recipe = Recipe.model_validate(tupled(remaining))
         except ValidationError as error:
             details = error.errors()
             wrong = [".".join(map(str, detail["loc"])) for detail in details]
@@ -335,12 +335,12 @@ def _at(table: Any, path: Sequence[str], *, create: bool = False) -> Any:
     return table
 
 
-def _tupled(value: Any) -> Any:
-    # Strict pydantic wants tuples for tuple fields; TOML and JSON only have lists.
+def tupled(value: Any) -> Any:
+    """The value with tuples for lists: strict pydantic wants them, TOML and JSON have only lists."""
     if isinstance(value, Mapping):
-        return {key: _tupled(item) for key, item in value.items()}
+        return {key: tupled(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return tuple(_tupled(item) for item in value)
+        return tuple(tupled(item) for item in value)
     return value
 
 

@@ -5,7 +5,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,39 +75,45 @@ class Problem:
         return f"{self.path}: {self.text}" + (f" ({self.origin})" if self.origin else "")
 
 
-def raise_problems(problems: Iterable[Problem], recipe: str) -> None:
-    """Raise one error with every problem, if there are any."""
+_SEE_RECIPES = (
+    "`longhaul recipe show NAME` lists every setting, `longhaul recipe schema` what each takes"
+)
+
+
+def raise_problems(
+    problems: Iterable[Problem], name: str, kind: str = "recipe", remedy: str = _SEE_RECIPES
+) -> None:
+    """Raise one error with every problem of a file of this kind, if there are any."""
     found = list(dict.fromkeys(problems))
     if not found:
         return
     lines = "\n".join(f"  {problem}" for problem in found)
     count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
-    raise RecipeError(
-        f"recipe {recipe} has {count}:\n{lines}",
-        "`longhaul recipe show NAME` lists every setting, `longhaul recipe schema` what each takes",
-    )
+    raise RecipeError(f"{kind} {name} has {count}:\n{lines}", remedy)
 
 
-def unknown_setting(path: str, origin: str = "") -> Problem:
+def unknown_setting(path: str, origin: str = "", known: Collection[str] = SETTINGS) -> Problem:
     """The problem of a setting that does not exist, with the known one most like it."""
     plain = ".".join(part for part in path.split(".") if not part.isdigit())
-    near = difflib.get_close_matches(plain, SETTINGS, n=1)
+    near = difflib.get_close_matches(plain, known, n=1)
     if not near:
         # A key given without its section, such as `lr` or `learning.lr`.
         last = plain.rsplit(".", 1)[-1]
-        near = [setting for setting in SETTINGS if setting.rsplit(".", 1)[-1] == last]
+        near = [setting for setting in known if setting.rsplit(".", 1)[-1] == last]
     text = "unknown setting" + (f"; did you mean {near[0]}?" if near else "")
     return Problem(path, text, origin)
 
 
-def from_pydantic(error: ErrorDetails, origins: Mapping[str, str]) -> Problem:
-    """One pydantic error in our words."""
+def from_pydantic(
+    error: ErrorDetails, origins: Mapping[str, str], known: Collection[str] = SETTINGS
+) -> Problem:
+    """One pydantic error in our words; `known` are the settings that there are."""
     path = ".".join(str(part) for part in error["loc"])
     origin = origin_of(path, origins)
     value, context = error["input"], error.get("ctx", {})
     match error["type"]:
         case "extra_forbidden":
-            return unknown_setting(path, origin)
+            return unknown_setting(path, origin, known)
         case "missing":
             return Problem(path, "is required and was not given", origin)
         case kind if kind in _BOUNDS:
