@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from longhaul.cli.common import PREPARED, RUNS, PreparedFolder, RunName, RunsFolder, console, since
+from longhaul.cli.common import RUNS, RunName, RunsFolder, console, since
 
 app = typer.Typer(help="A run as a whole: move it to another cluster.", no_args_is_help=True)
 
@@ -58,7 +58,14 @@ def move(
     here: Here = None,
     clusters: Clusters = None,
     runs_dir: RunsFolder = RUNS,
-    prepared_dir: PreparedFolder = PREPARED,
+    prepared_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--prepared-dir",
+            help="folder that holds prepared text where the run arrives",
+            show_default="that of clusters.toml",
+        ),
+    ] = None,
 ) -> None:
     """Move a run to another cluster, where it goes on as its next segment.
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.core.errors import RecipeError, UsageError
+from longhaul.core.errors import UsageError
 from longhaul.run.move.sites import Site, Sites, limit_of
 
 
@@ -57,47 +57,12 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_is_read_and_what_belongs_to_the_launcher_is_passed_over(tmp_path: Path) -> None:
+def test_what_copies_need_of_a_file(tmp_path: Path) -> None:
     path = written(
         tmp_path / "clusters.toml",
         '[cluster.east]\nruns = "/r"\nremote = "s3://x/e"\nmb_per_s = 200\ncache_gb = 1.5\n'
-        'scheduler = "slurm"\n\n[cluster.west]\nruns = "~/w"\n',
+        'scheduler = "slurm"\nprepared = "/p"\n\n[cluster.west]\nruns = "~/w"\n',
     )
     east, west = Sites.load(path).all
-    assert east == Site("east", Path("/r"), "s3://x/e", 200.0, 1.5)
+    assert east == Site("east", Path("/r"), "s3://x/e", 200.0, 1.5, Path("/p"))
     assert west == Site("west", Path("~/w").expanduser())
-
-
-def test_every_mistake_is_told_at_once_with_its_line(tmp_path: Path) -> None:
-    path = written(
-        tmp_path / "clusters.toml",
-        '[cluster.east]\nruns = 5\nmb_per_s = -1\n\n[cluster.west]\nremote = "x"\n',
-    )
-    with pytest.raises(RecipeError) as refused:
-        Sites.load(path)
-    lines = str(refused.value).splitlines()
-    assert f"  cluster.east.runs: 5 is not a text in quotes ({path}:2)" in lines
-    assert f"  cluster.east.mb_per_s: -1.0 is not > 0 ({path}:3)" in lines
-    assert f"  cluster.west.runs: is required and was not given ({path}:5)" in lines
-
-
-@pytest.mark.parametrize("text", ["", "cluster = 5", "[other]\n"])
-def test_a_file_without_clusters_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(RecipeError, match="names no"):
-        Sites.load(written(tmp_path / "clusters.toml", text))
-
-
-def test_it_is_looked_for_here_and_at_home(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    with pytest.raises(UsageError, match=r"clusters\.toml: not found"):
-        Sites.load(None)
-    with pytest.raises(UsageError, match=r"x\.toml: not found"):
-        Sites.load(Path("x.toml"))
-    (tmp_path / "home" / ".config" / "longhaul").mkdir(parents=True)
-    written(tmp_path / "home/.config/longhaul/clusters.toml", '[cluster.h]\nruns = "r"\n')
-    assert [site.name for site in Sites.load(None).all] == ["h"]
-    written(tmp_path / "clusters.toml", '[cluster.c]\nruns = "r"\n')
-    assert [site.name for site in Sites.load(None).all] == ["c"]
-    with pytest.raises(UsageError, match="not TOML"):
-        Sites.load(written(tmp_path / "x.toml", "[["))

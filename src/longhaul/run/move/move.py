@@ -27,7 +27,8 @@ class MoveRequest:
 
     run: str
     runs: Path
-    prepared: Path
+    prepared: Path | None = None
+    """Where prepared text lies at the destination; None: as `clusters.toml` has it."""
     to: str | None = None
     source: str | None = None
     here: str | None = None
@@ -75,7 +76,7 @@ def _leave(
     with yielding(files.throttle, typed.runs, clock):
         leave(folder, asked, files, clock, say)
         if typed.into is not None:
-            arrival = Arrival(there.name, here.name, typed.prepared)
+            arrival = Arrival(there.name, here.name, typed.prepared or there.prepared)
             arrive(RunFolder(typed.into / folder.name), arrival, files, clock, say)
             return
     say(f"  → in {there.name}: `longhaul run move {folder.name} --from {here.name}`")
@@ -90,7 +91,7 @@ def _arrive(
             raise UsageError(f"run move: {name} goes with --to", "leave it out")
     name = Path(typed.run).name
     files = _files(here, name, (here, there), clock)
-    asked = Arrival(here.name, there.name, typed.prepared)
+    asked = Arrival(here.name, there.name, typed.prepared or here.prepared)
     with yielding(files.throttle, typed.runs, clock):
         arrive(RunFolder(typed.runs / name), asked, files, clock, say)
 

@@ -5,13 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ConfigDict, Field, ValidationError
-
-from longhaul.config.problems import from_pydantic, lines_of_settings
-from longhaul.config.section import Section
+from longhaul.cluster.clusters import load_clusters
 from longhaul.core.addresses import sealed
-from longhaul.core.errors import RecipeError, UsageError
-from longhaul.core.strict import read_toml
+from longhaul.core.errors import UsageError
 from longhaul.core.units import Bytes
 
 DATASETS = "datasets"
@@ -31,6 +27,8 @@ class Site:
     """Ceiling of all copies of one command together; None: none."""
     cache_gb: float | None = None
     """Room for shards (`data pull --cache`)."""
+    prepared: Path = Path("prepared")
+    """Its folder of prepared text, as its own machines see it."""
 
     def store(self) -> str:
         """The address of its store; UsageError if it has none."""
@@ -47,29 +45,6 @@ class Site:
         return None if self.cache_gb is None else int(self.cache_gb * 1e9)
 
 
-class _Table(Section):
-    """What copies need of a table `[cluster.NAME]`; its other keys belong to the launcher."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
-
-    runs: str = Field(min_length=1)
-    remote: str = ""
-    mb_per_s: float | None = Field(None, gt=0)
-    cache_gb: float | None = Field(None, gt=0)
-
-    def site(self, name: str) -> Site:
-        runs = Path(self.runs).expanduser()
-        return Site(name, runs, sealed(self.remote), self.mb_per_s, self.cache_gb)
-
-
-PLACES = (Path("clusters.toml"), Path("~/.config/longhaul/clusters.toml"))
-"""Where the file is looked for."""
-
-
-def _is_file(path: Path) -> bool:
-    return path.expanduser().is_file()
-
-
 class Sites:
     """All clusters, by name."""
 
@@ -79,31 +54,16 @@ class Sites:
 
     @classmethod
     def load(cls, path: Path | None) -> "Sites":
-        """Those of a `clusters.toml`: this one, or the first of `PLACES` that is there. UsageError
-        if there is none or it is no TOML; RecipeError has every mistake in it.
-        """
-        found = path if path is not None else next((p for p in PLACES if _is_file(p)), None)
-        if found is None or not _is_file(found):
-            raise UsageError(
-                f"{found or 'clusters.toml'}: not found",
-                "say what clusters there are: docs/clusters.md has an example; --clusters FILE",
+        """Those of a `clusters.toml`, searched and refused as by `load_clusters`."""
+        clusters = load_clusters(path)
+        sites = [
+            Site(
+                name, Path(one.runs).expanduser(), sealed(one.remote), one.mb_per_s, one.cache_gb,
+                Path(one.prepared).expanduser(),
             )
-        text, values = read_toml(found.expanduser())
-        lines = {path: f"{found}:{n}" for path, n in lines_of_settings(text).items()}
-        tables = values.get("cluster")
-        sites, problems = [], []
-        for name, table in tables.items() if isinstance(tables, dict) else ():
-            try:
-                sites.append(_Table.model_validate(table).site(name))
-            except ValidationError as error:
-                problems += [
-                    from_pydantic({**one, "loc": ("cluster", name, *one["loc"])}, lines)
-                    for one in error.errors(include_url=False)
-                ]
-        if problems or not sites:
-            words = "\n".join(f"  {problem}" for problem in problems) or "  it names no [cluster.…]"
-            raise RecipeError(f"{found}: clusters that cannot be used\n{words}", "mend the file")
-        return cls(sites, str(found))
+            for name, one in clusters.by_name.items()
+        ]  # fmt: skip
+        return cls(sites, str(clusters.file))
 
     @property
     def all(self) -> tuple[Site, ...]:
