@@ -84,6 +84,18 @@ def test_a_download_that_is_cut_off_is_gone_on_with_by_the_next_attempt(
     assert [name for name, _ in store.read] == ["z.bin"]
 
 
+def test_a_process_killed_while_it_wrote_the_manifest_does_not_spoil_the_download(
+    tmp_path: Path, fill, tier_of
+) -> None:
+    tier, folder = tier_of(), tmp_path / "run"
+    tier.send(fill(tmp_path / "away" / "step-7", 7, a=b"a"), always)
+    (copy,) = newest_of_all([], [(tier, tier.checkpoints())], {})
+    coming = folder / f".step-7.{copy.checkpoint.manifest_sha256[:12]}.download"
+    coming.mkdir(parents=True)
+    (coming / ".manifest.json.4711-0123abcd.tmp").write_bytes(b"{")
+    verify(bring_here(copy.checkpoint, copy.tier, folder, 3, always, lambda _: None))
+
+
 def test_an_attempt_that_was_fenced_brings_nothing(tmp_path: Path, fill, tier_of) -> None:
     tier, folder = tier_of(), tmp_path / "run"
     tier.send(fill(tmp_path / "away" / "step-7", 7), always)

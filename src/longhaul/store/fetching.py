@@ -151,6 +151,8 @@ def bring_here(
     step, sha256 = checkpoint.step, checkpoint.manifest_sha256
     coming = folder / f".step-{step}.{sha256[:12]}{_SUFFIX}"
     folder.mkdir(exist_ok=True)
+    for path in coming.glob(".*.tmp"):  # of a process that was killed while it wrote the manifest
+        path.unlink()
     tier.fetch(checkpoint, coming, say)
     verify(coming, past_page_cache=True)
     partial = partial_path(folder, step, attempt)
