@@ -199,11 +199,13 @@ def test_a_move_killed_again_and_again_ends_byte_identical(
     assert parents == ["None", "1.00", "1.01"]
 
 
-def move_under_fire(clusters: Clusters, side: str, chance: random.Random, most: int = 60) -> int:
-    """Kill one half of a move at random moments, and start it again; how often it was killed."""
+def move_under_fire(clusters: Clusters, side: str, chance: random.Random) -> int:
+    """Kill one half of a move at random moments, each time later ones too, and start it again; how
+    often it was killed.
+    """
     words = ("run", "move", "drill", *(("--to", "b") if side == "a" else ("--from", "a")))
     for killed in range(200):
-        code, output = clusters.run(side, *words, killed_at=chance.randint(1, most))
+        code, output = clusters.run(side, *words, killed_at=chance.randint(1, 15 * (killed + 1)))
         at_once = [clusters.startable("a"), clusters.startable("b")]
         assert sum(at_once) <= 1, "two clusters could train the run"
         if at_once[1]:
@@ -211,7 +213,6 @@ def move_under_fire(clusters: Clusters, side: str, chance: random.Random, most: 
         if code == 0:
             return killed
         assert code == -signal.SIGKILL, output
-        most = int(most * 1.5)  # later ones come further
     raise AssertionError("it never got through")
 
 
@@ -268,6 +269,29 @@ def test_what_is_refused_changes_nothing(clusters: Clusters, wait_until) -> None
     assert clusters.startable("a")
     assert live_holder(clusters.folder("a"), RealClock()) is None
     assert not clusters.folder("b").path.exists()
+
+
+@pytest.mark.slow  # beside the one without
+def test_a_run_that_saves_to_the_same_store_goes_on_doing_so(
+    clusters: Clusters, never_moved, bucket: str, wait_until
+) -> None:
+    """One bucket for all clusters: what lies there already is not sent again."""
+    process = clusters.train_until(
+        "a", 25, wait_until, "drill", *OPTIONS, f"--set=checkpoint.remote='{bucket}/b'"
+    )
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=DEADLINE_S)
+    for cluster, words in (("a", ("--to", "b")), ("b", ("--from", "a"))):
+        code, output = clusters.run(cluster, "run", "move", "drill", *words)
+        assert code == 0, output
+    code, output = clusters.run("b", "train", "drill")
+    assert code == 0, output
+    assert weights(clusters.folder("b")) == never_moved
+    assert not events(clusters.folder("b"), "store-taken")
+    assert [e.step for e in events(clusters.folder("b"), "uploaded")][-1] == STEPS
+    code, output = clusters.run("a", "runs", "--all")
+    assert re.search(r"drill +b +finished", output), output
+    assert re.search(r"drill +a +moved .*to b", output), output
 
 
 @pytest.mark.slow  # its parts have tests of their own
