@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -217,19 +218,34 @@ def move_under_fire(clusters: Clusters, side: str, chance: random.Random) -> int
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("side", ["a", "b"])
 def test_every_moment_of_a_move_may_be_its_last(
-    clusters: Clusters, never_moved, wait_until, side: str
+    clusters: Clusters, never_moved, bucket: str, wait_until, side: str
 ) -> None:
-    """One half of a move is killed at each of its moments once, and goes on after it."""
+    """One half of a move is killed at each of its moments, from the same beginning each time, and
+    then goes on undisturbed.
+    """
+    import s3fs
+
     process = clusters.train_until("a", 12, wait_until)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=DEADLINE_S)
+    there, here = ("run", "move", "drill", "--to", "b"), ("run", "move", "drill", "--from", "a")
     if side == "b":
-        code, output = clusters.run("a", "run", "move", "drill", "--to", "b")
+        code, output = clusters.run("a", *there)
         assert code == 0, output
-    words = ("run", "move", "drill", *(("--to", "b") if side == "a" else ("--from", "a")))
+    begun = clusters.path / "begun"
+    clusters.runs("a").rename(begun)
+    system = s3fs.S3FileSystem(use_listings_cache=False)
     for moment in range(1, 1000):
+        for name in ("a", "b"):
+            shutil.rmtree(clusters.runs(name), ignore_errors=True)
+        shutil.copytree(begun, clusters.runs("a"))
+        clusters.write(f"{bucket}/moment-{moment}")
+        if side == "b":
+            system.copy(f"{bucket}/b", f"{bucket}/moment-{moment}/b", recursive=True)
+        words = there if side == "a" else here
         code, output = clusters.run(side, *words, killed_at=moment)
         at_once = [clusters.startable("a"), clusters.startable("b")]
         assert sum(at_once) <= 1, f"moment {moment}: two clusters could train the run"
@@ -238,10 +254,16 @@ def test_every_moment_of_a_move_may_be_its_last(
         if code == 0:
             break
         assert code == -signal.SIGKILL, f"moment {moment}: {output}"
-    assert moment > 10
+        code, output = clusters.run(side, *words)
+        assert code == 0, f"after moment {moment}: {output}"
+        assert len(events(clusters.folder(side), "moved")) == 1
+        if side == "b":
+            whole(clusters.folder("b"))
+        assert clusters.startable("b") is (side == "b")
+    assert moment > 20
     print(f"\nthe half in {side} was killed at each of its {moment - 1} moments")
     if side == "a":
-        code, output = clusters.run("b", "run", "move", "drill", "--from", "a")
+        code, output = clusters.run("b", *here)
         assert code == 0, output
     code, output = clusters.run("b", "train", "drill")
     assert code == 0, output
