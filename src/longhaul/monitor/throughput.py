@@ -3,17 +3,10 @@
 from collections import deque
 
 from longhaul.core.clocks import STEP_BUCKETS
+from longhaul.core.devices import device_of_driver
 from longhaul.core.errors import LonghaulError
 from longhaul.core.records import StepRecord
 
-PEAK_TFLOPS: dict[str, tuple[float, float, float | None]] = {
-    # Vendors' data sheets, dense: float32 outside tensor cores, bf16 (and fp16), float8 (None: a
-    # card has none). The first name that a driver's holds counts: plain names mean SXM.
-    "H200 NVL": (60, 835, 1671), "H200": (67, 989, 1979),
-    "H100 PCIe": (51, 756, 1513), "H100 NVL": (60, 835, 1671), "H100": (67, 989, 1979),
-    "GB200": (80, 2500, 5000), "B200": (80, 2250, 4500), "A100": (19.5, 312, None),
-    "RTX 3090": (35.6, 71, None), "RTX 4090": (82.6, 165, 330), "L40S": (91.6, 362, 733),
-}  # fmt: skip
 _WINDOW_STEPS = 20
 
 
@@ -54,14 +47,14 @@ def peak_flops(
     CPU. float32 products in TensorFloat-32 have half the rate of bf16. With `float8` all products
     are held against its rate, though attention and the head are made in `compute`.
     """
-    for known, (float32, half, quarter) in PEAK_TFLOPS.items():
-        if known in device_name:
-            if float8:
-                return None if quarter is None else 1e12 * quarter
-            if compute != "float32":
-                return 1e12 * half
-            return 1e12 * (half / 2 if tf32 else float32)
-    return None
+    device = device_of_driver(device_name)
+    if device is None:
+        return None
+    if float8:
+        return device.peak.get("fp8")
+    if compute != "float32":
+        return device.peak.get("fp16" if compute.startswith("fp16") else "bf16")
+    return device.peak.get("tf32" if tf32 else "fp32")
 
 
 def mfu(tokens_per_second: float, flops_per_token: float, peak: float | None) -> float | None:
@@ -76,6 +69,6 @@ def mfu(tokens_per_second: float, flops_per_token: float, peak: float | None) ->
         raise LonghaulError(
             f"MFU of {share:.0%}: {tokens_per_second:,.0f} tokens/s at {flops_per_token:.3g} FLOPs "
             f"each are more than the device's peak of {peak:.3g} FLOP/s",
-            "correct the device's row in monitor/throughput.py, or the time that was measured",
+            "correct the device's row in core/devices.py, or the time that was measured",
         )
     return share
