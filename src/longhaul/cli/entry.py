@@ -52,6 +52,7 @@ def application() -> typer.Typer:
         exchange,
         mirror,
         move,
+        plan,
         preflight,
         recipes,
         runs,
@@ -95,6 +96,7 @@ def application() -> typer.Typer:
     app.command()(diagnose.replay)
     app.command()(preflight.preflight)
     app.command("preflight-rank", hidden=True)(preflight.preflight_rank)
+    app.command()(plan.plan)
     app.command()(study.profile)
     app.add_typer(data.app, name="data")
     app.command()(drill.drill)

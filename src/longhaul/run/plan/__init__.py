@@ -1,0 +1,1 @@
+"""Wiring of `longhaul plan`: recipe, device, calibration and the arithmetic of `plan/`."""
