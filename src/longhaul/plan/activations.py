@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from longhaul.config.model import LOGITS_AT_ONCE, ModelSection, rows_at_once
 from longhaul.config.recipe import Recipe
 from longhaul.core.units import Bytes
+from longhaul.plan.practice import LONGHAUL, Practice
 
 FLOAT32: Bytes = 4
 _SHORT_ON_CPU = 256
@@ -35,20 +36,24 @@ class Formats:
     """The products' format is bfloat16."""
 
     @classmethod
-    def of(cls, recipe: Recipe) -> "Formats":
+    def of(cls, recipe: Recipe, practice: Practice = LONGHAUL) -> "Formats":
         """The formats of a recipe."""
         half = recipe.precision.half_weights is not None
         product = FLOAT32 if recipe.precision.compute in ("auto", "float32") else 2
         stream = 2 if half and not recipe.precision.islands else FLOAT32
         bf16 = product != FLOAT32 and recipe.precision.half_weights != "fp16"
-        return cls(2 if half else FLOAT32, product, stream, bf16)
+        return cls(
+            2 if half else FLOAT32, product, product if practice.cast_shards else stream, bf16
+        )
 
 
-def of_layer(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> dict[str, Bytes]:
+def of_layer(
+    recipe: Recipe, tokens: int, length: int, on_cpu: bool, practice: Practice = LONGHAUL
+) -> dict[str, Bytes]:
     """Bytes that one layer keeps, by what is computed again: `none` of it; all but products,
     attention and the input (`selective`); all but the input (`full`).
     """
-    model, formats = recipe.model, Formats.of(recipe)
+    model, formats = recipe.model, Formats.of(recipe, practice)
     attention, attention_products = _attention(model, formats, length, on_cpu)
     mlp, mlp_products = _mlp(model, formats)
     stream = formats.stream * model.width
@@ -58,12 +63,18 @@ def of_layer(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> dict[str
     dropout = 2 * model.width if model.dropout else 0  # a byte tells whether one stays
     kept = norms + attention + mlp + dropout
     products = stream + attention_products + mlp_products
+    if practice.alternate_products:
+        # Of queries, keys, values, output, gate, up and down the first, third, fifth and seventh;
+        # attention's result and statistics, and the input.
+        wide = model.heads_width + model.key_heads * model.key_width + model.inner_width
+        wide += model.heads_width + model.width
+        products = stream + formats.product * wide + FLOAT32 * model.heads
     return {"none": tokens * kept, "selective": tokens * products, "full": tokens * stream}
 
 
-def around_layers(recipe: Recipe, tokens: int) -> Bytes:
+def around_layers(recipe: Recipe, tokens: int, practice: Practice = LONGHAUL) -> Bytes:
     """Bytes kept by the embedding, the skips and the last norm."""
-    model, formats = recipe.model, Formats.of(recipe)
+    model, formats = recipe.model, Formats.of(recipe, practice)
     stream = formats.stream * model.width
     kept = stream + _into_product(model, formats) if model.norm_placement == "pre" else 0
     kept += stream * (1 + model.embedding_norm)

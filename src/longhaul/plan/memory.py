@@ -23,6 +23,7 @@ from longhaul.plan.activations import (
     of_layer,
     of_logits,
 )
+from longhaul.plan.practice import LONGHAUL, Practice
 
 _PORTION = 1 << 25
 """Elements of half weights that are updated at once (`optim/state.py`)."""
@@ -80,22 +81,31 @@ def checkpoint_bytes(recipe: Recipe, vocab_size: int) -> Bytes:
 
 
 def estimate_memory(
-    recipe: Recipe, vocab_size: int, layout: Layout, on_cpu: bool = False
+    recipe: Recipe,
+    vocab_size: int,
+    layout: Layout,
+    on_cpu: bool = False,
+    practice: Practice = LONGHAUL,
 ) -> MemoryEstimate:
-    """Memory of the rank that takes most; kernels of the CPU keep other things than a GPU's."""
-    size, formats = model_size(recipe.model, vocab_size), Formats.of(recipe)
+    """Memory of the rank that takes most; kernels of the CPU keep other things than a GPU's.
+    A `practice` other than longhaul's tells what another trainer takes.
+    """
+    size, formats = model_size(recipe.model, vocab_size), Formats.of(recipe, practice)
     held = _share_of_weights(size, layout)
     parameters = size.total * held
     micro, length, several = _micro_batch(recipe, layout)
     tokens = micro * length
-    kept, working = _activations(recipe, layout, tokens, length, on_cpu)
+    kept, working = _activations(recipe, layout, tokens, length, on_cpu, practice)
     padded = recipe.model.padded_vocab(vocab_size)
     rows = padded // layout.tensor
     logits = of_logits(recipe, tokens, rows, on_cpu)
-    if layout.tensor == 1:
+    if practice.logit_tensors is not None:
+        logits = _whole_logits(recipe, tokens, rows, layout, practice.logit_tensors)
+    elif layout.tensor == 1:
         chunked = of_chunked_loss(recipe, tokens, rows, on_cpu)
         logits = logits if chunked is None else chunked
-    casts = _casts(size, formats, layout)
+    kept, logits = _of_worst_stage(recipe, layout, kept, logits, tokens // length)
+    casts = 0 if practice.cast_shards else _casts(size, formats, layout)
     gradients = round(parameters * formats.weight / layout.shard)
     borrowed = _borrowed(recipe, size, layout, round(parameters / layout.shard))
     on_host = recipe.optim.offload and not on_cpu
@@ -104,17 +114,18 @@ def estimate_memory(
         "optimizer state": 0 if on_host else round(_state(recipe, size) * held / layout.shard),
     }
     step = _at_worst(
-        standing | {"gathered layers": _gathered(recipe, size, formats, layout)},
+        standing | {"gathered layers": _gathered(recipe, size, formats, layout, practice)},
         # While the first micro-batch's logits are there, no gradient is.
-        {"activations": kept, "logits": logits, "weights in bf16": casts,
-         "gradients": gradients if several else 0},
+        {"activations": kept + (working if practice.reserved else 0), "logits": logits,
+         "weights in bf16": casts,
+         "gradients": gradients if several or practice.reserved else 0},
         {"activations": working, "weights in bf16": casts, "gradients": gradients},
         {"gradients": gradients, "update": borrowed},
     )  # fmt: skip
     evaluated, context = recipe.evaluated_within(tokens), recipe.model.context
     layers = in_layers(recipe, evaluated * context, context, on_cpu) // layout.tensor
     chunk = of_a_chunk(recipe, evaluated * context, rows, padded, on_cpu)
-    gathered = _gathered(recipe, size, formats, layout, has_gradients=False)
+    gathered = _gathered(recipe, size, formats, layout, practice, has_gradients=False)
     evaluation = _at_worst(
         standing | {"gathered layers": gathered, "weights in bf16": casts},
         {"activations of an evaluation": layers},
@@ -168,17 +179,51 @@ def _micro_batch(recipe: Recipe, layout: Layout) -> tuple[int, int, bool]:
 
 
 def _activations(
-    recipe: Recipe, layout: Layout, tokens: int, length: int, on_cpu: bool
+    recipe: Recipe, layout: Layout, tokens: int, length: int, on_cpu: bool, practice: Practice
 ) -> tuple[Bytes, Bytes]:
     """Bytes kept at the turn, and those that a single layer's backward pass works with."""
     recomputation = recipe.machine.activation_checkpointing
-    layer = of_layer(recipe, tokens, length, on_cpu)
-    under_way = min(layout.pipeline, math.ceil(recipe.batch.sequences / max(1, tokens // length)))
-    layers = math.ceil(recipe.model.layers / layout.pipeline)
-    kept = layers * layer[recomputation] * under_way + around_layers(recipe, tokens)
+    layer = of_layer(recipe, tokens, length, on_cpu, practice)
+    layers = _layers_under_way(recipe, layout, max(1, tokens // length))
+    kept = layers * layer[recomputation] + around_layers(recipe, tokens, practice)
     # The last layer to go backward: what it kept or computes again, and the gradients on their way.
     working = layer["none"] + 2 * layer["full"]
     return kept // layout.tensor, working // layout.tensor
+
+
+def _layers_under_way(recipe: Recipe, layout: Layout, sequences: int) -> int:
+    """Passes of single layers that the first rank has begun and not ended, at most: all layers of
+    its stages for each micro-batch under way (interleaved: arXiv 2104.04473, section 2.2).
+    """
+    stages, each = layout.pipeline, recipe.parallel.stages_per_rank
+    micro_batches = math.ceil(recipe.batch.sequences / layout.data_size / sequences)
+    layers = math.ceil(recipe.model.layers / (stages * each))
+    if each == 1:
+        return layers * min(stages, micro_batches)
+    return layers * min(2 * (stages - 1) + (each - 1) * stages + 1, micro_batches * each)
+
+
+def _of_worst_stage(
+    recipe: Recipe, layout: Layout, kept: Bytes, logits: Bytes, sequences: int
+) -> tuple[Bytes, Bytes]:
+    """Activations and logits of the first stage of a pipeline, which keeps most micro-batches, or
+    of the last, which makes the logits: of whichever takes more.
+    """
+    if layout.pipeline == 1:
+        return kept, logits
+    under_way = _layers_under_way(recipe, layout, max(1, sequences))
+    own = math.ceil(recipe.model.layers / layout.pipeline)
+    of_last = round(kept * min(1.0, own / under_way))
+    return (of_last, logits) if of_last + logits > kept else (kept, 0)
+
+
+def _whole_logits(recipe: Recipe, tokens: int, rows: int, layout: Layout, tensors: int) -> Bytes:
+    """Logits and loss in float32, all at once. Tensor ranks write one tensor more for the gradient
+    (`torch.distributed.tensor.parallel.loss`), and keep what the head reads whole.
+    """
+    if layout.tensor == 1:
+        return tokens * rows * tensors * FLOAT32
+    return tokens * (rows * (tensors + 1) * FLOAT32 + 2 * recipe.model.table_width)
 
 
 def _casts(size: ModelSize, formats: Formats, layout: Layout) -> Bytes:
@@ -192,11 +237,17 @@ def _casts(size: ModelSize, formats: Formats, layout: Layout) -> Bytes:
 
 
 def _gathered(
-    recipe: Recipe, size: ModelSize, formats: Formats, layout: Layout, has_gradients: bool = True
+    recipe: Recipe,
+    size: ModelSize,
+    formats: Formats,
+    layout: Layout,
+    practice: Practice,
+    has_gradients: bool = True,
 ) -> Bytes:
     """Whole layers that FSDP holds at once, beside this rank's shards."""
     if layout.shard == 1:
         return 0
+    weight = formats.product if practice.cast_shards else formats.weight
     blocks = size.blocks / layout.pipeline
     if recipe.parallel.reshard_after_forward:
         layers = math.ceil(recipe.model.layers / layout.pipeline)
@@ -204,9 +255,11 @@ def _gathered(
     # What is around the layers is gathered once and stays; gradients of one layer are whole too,
     # in the format in which they are summed.
     summed = FLOAT32 if recipe.parallel.reduce == "float32" else formats.weight
-    of_gradients = size.blocks / recipe.model.layers * (formats.weight + summed) * has_gradients
-    around = (size.total - size.blocks) * formats.weight
-    return round((blocks * formats.weight + around + of_gradients) / layout.tensor)
+    of_gradients = size.blocks / recipe.model.layers * (weight + summed) * has_gradients
+    if practice.whole_gradients and layout.pipeline > 1:
+        of_gradients += size.blocks / layout.pipeline * FLOAT32 * has_gradients
+    around = (size.total - size.blocks) * weight
+    return round((blocks * weight + around + of_gradients) / layout.tensor)
 
 
 def _state(recipe: Recipe, size: ModelSize) -> Bytes:

@@ -34,7 +34,8 @@ class Practice:
     whole_gradients: bool = False
     """Gradients stay whole, in float32, until the last micro-batch of a pipeline."""
     reserved: bool = False
-    """Blocks that held gradients stay reserved while logits and loss are at their worst."""
+    """What is published is reserved memory: blocks that held gradients, or a layer as it was
+    computed again, are there while logits and loss are at their worst."""
 
 
 LONGHAUL = Practice()
