@@ -2,7 +2,7 @@
 # make test    sets everything up and runs the tests
 .PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check docs format \
   bench bench-gpu bench-gpu-tiny bench-cpu bench-ablate bench-nanogpt bench-quickstart bench-step bench-monitor \
-  bench-loader bench-prepare bench-dedup bench-cause \
+  bench-loader bench-prepare bench-dedup bench-cause bench-planning \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-board board-pictures figures lab lab-ends lab-prevention \
   drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak drills-move preflight clean
 
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-loader    measure how fast batches are read"
 	@echo "make bench-prepare PEER=path/to/python   text to tokens against nanoGPT's way (a Python with datasets, tiktoken)"
 	@echo "make bench-dedup PEER=path/to/python   near-duplicates beside text-dedup, which that Python has"
+	@echo "make bench-planning  hold the plan's arithmetic against published runs; write docs/planning.md's tables"
 	@echo "make bench-quickstart   measure the newcomer's run"
 	@echo "make bench-step RECIPE=NAME   measure a recipe's bare step on this device"
 	@echo "make bench-monitor   measure what gauges cost"
@@ -159,6 +160,9 @@ bench-step: setup
 
 bench-quickstart: setup
 	$(BIN)/python -m benchmarks.quickstart
+
+bench-planning: setup
+	$(BIN)/python -m benchmarks.planning
 
 bench-monitor: setup
 	$(BIN)/python -m benchmarks.monitor_cost

@@ -38,6 +38,8 @@ LATER = (
     "data/lint", "data/mixture.py", "data/one_pass.py", "data/readers", "data/removed.py",
     "logbook/mixture_changes.py", "plan/value", "run/duplicates.py", "run/train/mixture.py",
     "run/value",
+    "cli/plan.py", "core/devices.py", "plan/bill.py", "plan/calibration.py", "plan/layouts.py",
+    "plan/practice.py", "plan/step_time.py", "run/plan",
     "interop", "model/float8.py", "plan/ladder", "plan/profile.py", "plan/roofline.py",
     "plan/surprises.py", "plan/timeline.py", "run/board", "run/by_layer.py", "run/elsewhere.py",
     "run/evaluate", "run/export.py", "run/ladder", "run/mirror.py", "run/opened.py",
