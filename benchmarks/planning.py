@@ -111,7 +111,7 @@ def goodput_of(row: Row) -> float:
 def step_published(row: Row) -> float:
     """Seconds of a step that its GPU-hours imply."""
     tokens_per_step = row.sequences * row.shape[4]
-    return row.gpu_hours * 3600 * goodput_of(row) / row.layout.size / (row.tokens / tokens_per_step)
+    return row.gpu_hours * 3600 * goodput_of(row) / row.gpus / (row.tokens / tokens_per_step)
 
 
 def own_fit(row: Row) -> float | None:

@@ -27,6 +27,7 @@ class Row:
     sequences: int
     tokens: float
     gpus: int
+    """That the hours are of; fewer may train (`layout`)."""
     gpu_hours: float
     layout: Layout
     micro: int
@@ -67,7 +68,7 @@ ANCHORS = (
         1_082_990, Layout(shard=8, tensor=4, pipeline=12), 2, MEGATRON,
         "arXiv 2211.05100, section 3.4; hours arXiv 2211.02001", GELU | STAGED, "full",
         downtime=True),
-    Row("OPT-175B", "a100-80", (96, 96, 12288, 49152, 2048), 50_272, 992, 300e9, 992,
+    Row("OPT-175B", "a100-80", (96, 96, 12288, 49152, 2048), 50_272, 992, 300e9, 1024,
         33 * 24 * 1024, Layout(shard=124, tensor=8), 8, METASEQ,
         "arXiv 2205.01068; 33 ideal days of its chronicle",
         {"model.activation": "relu", "model.dropout": 0.1}, "full", "micro-batch"),
