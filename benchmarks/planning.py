@@ -189,7 +189,7 @@ def twins() -> list[dict[str, Any]]:
 def measure() -> dict[str, Any]:
     """All figures, with their bars."""
     rows = lines()
-    peaks = [
+    peaks: list[dict[str, Any]] = [
         {"name": one.name, "published_gib": one.gib, "estimated_gib": peak_gib(one)}
         for one in PEAKS
     ]

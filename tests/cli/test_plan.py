@@ -114,3 +114,13 @@ def test_a_laptop_plans_for_itself(call):
     assert body["device"]["key"].startswith("cpu")
     assert body["gpus"] == 1
     assert 0 < body["layouts"][0]["step_s"] < 60
+
+
+def test_where_the_recipe_leaves_the_format_open_a_calibrated_one_is_planned(call, run):
+    options = ("--gpu", "3090", "--set", 'precision.compute="auto"', "--json")
+    assert json.loads(call("overnight-3090", *options))["element"] == "bf16"
+    path = commands.RUNS / "none"
+    assert not path.exists()
+    calibrated = json.loads(call("overnight-3090", *options, "--calibrate", run))
+    assert calibrated["element"] == "bf16"
+    assert calibrated["efficiency"]["basis"] == "measured"

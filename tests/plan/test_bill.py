@@ -1,13 +1,15 @@
 import pytest
 
-from longhaul.plan.bill import bill, goodput, spares, weakest
-from longhaul.store.save_interval import PRIOR_S
+from longhaul.core.devices import device_named
+from longhaul.plan.bill import bill, failures_of, goodput, spares, weakest
+from longhaul.plan.failure_rates import LLAMA_3_405B, OPT_175B
 
 
 def lines(**changed):
     given = {
-        "step_s": 10.0, "steps": 1000, "gpus": 1024, "node_devices": 8, "power_w": 400.0,
+        "step_s": 10.0, "steps": 100_000, "gpus": 1024, "node_devices": 8, "power_w": 400.0,
         "price": 2.0, "checkpoint_bytes": 10**12, "step_basis": "assumed",
+        "failures": OPT_175B, "failures_basis": "published",
     }  # fmt: skip
     return {one.name: one for one in bill(**(given | changed))}
 
@@ -15,11 +17,27 @@ def lines(**changed):
 def test_hours_money_and_energy_follow_from_time():
     made = lines()
     wall = made["wall time"].value
-    assert wall == pytest.approx(1000 * 10 / 86400 / made["goodput"].value)
+    assert made["wall time"].unit == "days"
+    assert wall == pytest.approx(100_000 * 10 / 86400 / made["goodput"].value)
     assert made["GPU-hours"].value == pytest.approx(wall * 24 * 1024)
     assert made["money"].value == pytest.approx(2 * made["GPU-hours"].value)
     assert made["energy"].value == pytest.approx(made["GPU-hours"].value * 600 / 1e6)
-    assert made["failures expected"].value == pytest.approx(wall * 86400 * 1024 / PRIOR_S)
+    assert made["failures expected"].value == pytest.approx(OPT_175B.expected(1024, wall))
+
+
+def test_failures_are_those_of_a_published_run_on_such_a_device():
+    assert failures_of(device_named("a100")) == (OPT_175B, "published")
+    assert failures_of(device_named("h100")) == (LLAMA_3_405B, "published")
+    assert failures_of(device_named("4090")) == (LLAMA_3_405B, "assumed")
+    made = lines(failures=LLAMA_3_405B)
+    of_gpus, of_all = made["  faulty GPU"].value, made["failures expected"].value
+    assert of_gpus / of_all == pytest.approx(148 / 419)
+    assert made["spare nodes"].value < lines()["spare nodes"].value
+
+
+def test_a_short_run_is_told_in_hours():
+    made = lines(steps=1000)["training without failures"]
+    assert (made.value, made.unit) == (pytest.approx(10_000 / 3600), "h")
 
 
 def test_without_an_end_or_a_price_nothing_is_made_up():
@@ -45,6 +63,6 @@ def test_goodput_falls_with_failures_and_slow_recovery():
 def test_spares_follow_poisson():
     day = 86_400.0
     assert spares(1e12, 1024, 8) == 0
-    assert spares(0.8 * day, 1024, 8) == 3  # one node missing on average: P(≤ 3) = 98 %
-    assert spares(0.08 * day, 1024, 8) == 15  # ten: P(≤ 15) = 95.1 %
+    assert spares(day, 1024, 8) == 3  # one node missing on average: P(≤ 3) = 98 %
+    assert spares(0.1 * day, 1024, 8) == 15  # ten: P(≤ 15) = 95.1 %
     assert spares(60, 8, 8) == 0  # one node has nothing to be spare beside

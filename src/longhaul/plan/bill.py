@@ -7,9 +7,10 @@ is as good as the weakest of them.
 import math
 from dataclasses import dataclass
 
-from longhaul.core.devices import Basis
+from longhaul.core.devices import Basis, Device
 from longhaul.core.units import Bytes, Seconds
-from longhaul.store.save_interval import PRIOR_S, daly_interval
+from longhaul.plan.failure_rates import LLAMA_3_405B, OPT_175B, PublishedRun
+from longhaul.store.save_interval import daly_interval
 
 OVERHEAD = 1.5
 """Assumed: power of hosts, network and cooling beside the boards, as a factor on them."""
@@ -20,9 +21,8 @@ REPLACEMENT_S: Seconds = 86_400.0
 SAVE_STALL_S: Seconds = 10.0
 """Assumed: what an asynchronous save costs the training thread; 6.3 s for 7B on PyTorch's
 asynchronous checkpoint (docs/performance.md)."""
-NODE_FAULTS = 0.8
-"""Assumed: share of failures that take a node away; 78 % of Llama 3's were hardware
-(arXiv 2407.21783, section 3.3.4)."""
+_CAUSES = 4
+"""Listed by name, of those that are expected most."""
 SPARES_CONFIDENCE = 0.95
 _DAY: Seconds = 86_400.0
 _ORDER: tuple[Basis, ...] = ("measured", "published", "assumed")
@@ -44,6 +44,15 @@ class Figure:
     source: str = ""
 
 
+def failures_of(device: Device) -> tuple[PublishedRun, Basis]:
+    """The published run after whose failures those of `device` are counted: OPT-175B's for an
+    A100, Llama 3's for an H100; for any other Llama 3's are assumed.
+    """
+    if device.key.startswith("a100"):
+        return OPT_175B, "published"
+    return LLAMA_3_405B, "published" if device.key.startswith("h100") else "assumed"
+
+
 def bill(
     *,
     step_s: Seconds,
@@ -54,23 +63,26 @@ def bill(
     price: float | None,
     checkpoint_bytes: Bytes,
     step_basis: Basis,
+    failures: PublishedRun,
+    failures_basis: Basis,
 ) -> list[Figure]:
     """The bill of `steps` steps of `step_s` seconds; None where the recipe sets no end.
 
     `price` is money for an hour of a GPU, `power_w` of a board at full load.
     """
-    mean_s = PRIOR_S / gpus
+    mean_s = failures.seconds_between(gpus)
     interval_s = daly_interval(SAVE_STALL_S, mean_s)
     good = goodput(mean_s, interval_s)
-    prior = "save_interval.PRIOR_S, between OPT-175B's and Llama 3's rates"
+    rates = f"{failures.name}'s rates"
+    spare_nodes = spares(_between_lasting(failures, gpus), gpus, node_devices)
     lines = [
         Figure("step time", step_s, "s", step_basis),
         Figure("goodput", good, "", "assumed", "failures, redone work, saves, recovery"),
-        Figure("time between failures", mean_s / 3600, "h", "published", prior),
+        Figure("time between failures", mean_s / 3600, "h", failures_basis, rates),
         Figure("checkpoint size", checkpoint_bytes / 1e9, "GB", "published", "arithmetic"),
         Figure("checkpoint interval", interval_s / 60, "min", "assumed", "Young and Daly"),
         Figure("checkpoint interval", max(1, round(interval_s / step_s)), "steps", "assumed"),
-        Figure("spare nodes", spares(mean_s, gpus, node_devices), "", "assumed",
+        Figure("spare nodes", spare_nodes, "", "assumed",
                f"{SPARES_CONFIDENCE:.0%} sure, a node is back after {REPLACEMENT_S / 3600:.0f} h"),
     ]  # fmt: skip
     if steps is None:
@@ -81,10 +93,11 @@ def bill(
     basis = weakest(step_basis, "assumed")
     lines += [
         Figure("steps", steps, "", "published", "the recipe"),
-        Figure("training without failures", training_s / _DAY, "days", step_basis),
-        Figure("wall time", wall_s / _DAY, "days", basis),
+        _duration("training without failures", training_s, step_basis),
+        _duration("wall time", wall_s, basis),
         Figure("GPU-hours", hours, "h", basis),
-        Figure("failures expected", wall_s / mean_s, "", "published", prior),
+        Figure("failures expected", wall_s / mean_s, "", basis, rates),
+        *_by_cause(failures, gpus, wall_s, weakest(basis, failures_basis)),
     ]
     if price is not None:
         lines.append(Figure("money", hours * price, "", basis, f"{price:g} for each GPU-hour"))
@@ -92,6 +105,13 @@ def bill(
         energy = hours * power_w * OVERHEAD / 1e6
         lines.append(Figure("energy", energy, "MWh", basis, f"boards × {OVERHEAD:g} assumed"))
     return lines
+
+
+def _duration(name: str, seconds: Seconds, basis: Basis) -> Figure:
+    """Days, or hours where those are few."""
+    if seconds < 2 * _DAY:
+        return Figure(name, seconds / 3600, "h", basis)
+    return Figure(name, seconds / _DAY, "days", basis)
 
 
 def goodput(mean_s: Seconds, interval_s: Seconds, recovery_s: Seconds = RECOVERY_S) -> float:
@@ -105,11 +125,33 @@ def goodput(mean_s: Seconds, interval_s: Seconds, recovery_s: Seconds = RECOVERY
     return (1 - saving) / (1 + lost)
 
 
+def _by_cause(
+    failures: PublishedRun, gpus: int, wall_s: Seconds, basis: Basis
+) -> list[Figure]:  # fmt: skip
+    """The causes that are expected most often."""
+    most = sorted(failures.rates, key=lambda rate: -rate.per_gpu_day)[:_CAUSES]
+    return [
+        Figure(
+            f"  {rate.cause}", rate.per_gpu_day * gpus * wall_s / _DAY, "", basis,
+            "its share of the total is assumed" if rate.assumed else f"{failures.name}'s table",
+        )
+        for rate in most
+    ]  # fmt: skip
+
+
+def _between_lasting(failures: PublishedRun, gpus: int) -> Seconds:
+    """Mean time between failures that take a node away."""
+    return _DAY / (gpus * sum(rate.per_gpu_day for rate in failures.rates if rate.lasting))
+
+
 def spares(mean_s: Seconds, gpus: int, node_devices: int) -> int:
-    """Nodes to hold ready, so that more are missing in less than 5 % of the time (Poisson)."""
+    """Nodes to hold ready, so that more are missing in less than 5 % of the time (Poisson).
+
+    `mean_s` is the time between failures that take a node of the run away.
+    """
     if gpus <= node_devices:
         return 0
-    expected = NODE_FAULTS * REPLACEMENT_S / mean_s
+    expected = REPLACEMENT_S / mean_s
     term = total = math.exp(-expected)
     count = 0
     while total < SPARES_CONFIDENCE and count < 10_000:

@@ -11,7 +11,7 @@ from longhaul.core.devices import Basis, Device, Format, device_named
 from longhaul.core.errors import UsageError
 from longhaul.core.files import write_json
 from longhaul.core.strict import read_object
-from longhaul.plan.bill import Figure, bill
+from longhaul.plan.bill import Figure, bill, failures_of
 from longhaul.plan.calibration import Calibration, calibration_of, with_calibration
 from longhaul.plan.layouts import Candidate, Search
 from longhaul.plan.memory import checkpoint_bytes
@@ -90,9 +90,9 @@ def make_plan(request: PlanRequest) -> Plan:
     on_cpu = device.key.startswith("cpu")
     gpus = request.gpus or recipe.machine.processes
     refuse_part_of_a_node(gpus, device)
-    element = element_of(recipe, device)
     if request.calibrate is not None:
         keep(request.calibration_file, calibrate(request.calibrate, request.runs, device, on_cpu))
+    element = _element(recipe, device, request.calibration_file)
     efficiency = _efficiency(request.calibration_file, device, element)
     vocab_size, known = known_vocabulary(recipe)
     assert efficiency.value is not None
@@ -105,6 +105,7 @@ def make_plan(request: PlanRequest) -> Plan:
     # Overlap and attention are assumed; a fit on one device has them in it, links it has not.
     fitted_here = efficiency.basis == "measured" and gpus == 1
     step_basis: Basis = "measured" if fitted_here else "assumed"
+    failures, failures_basis = failures_of(device)
     return Plan(
         recipe=recipe.name, device=device, device_basis=device_basis, gpus=gpus, element=element,
         model=_model(recipe, vocab_size, known), efficiency=efficiency, candidates=candidates,
@@ -112,7 +113,7 @@ def make_plan(request: PlanRequest) -> Plan:
             step_s=best.time.total, steps=recipe.total_steps(), gpus=gpus,
             node_devices=device.node_devices, power_w=device.power_w or None,
             price=request.price, checkpoint_bytes=checkpoint_bytes(recipe, vocab_size),
-            step_basis=step_basis,
+            step_basis=step_basis, failures=failures, failures_basis=failures_basis,
         ),
         step_basis=step_basis,
     )  # fmt: skip
@@ -137,6 +138,16 @@ def keep(path: Path, found: Calibration) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     return dict(read_object(path)) if path.exists() else {}
+
+
+def _element(recipe: Recipe, device: Device, path: Path) -> Format:
+    """The format of products: where the recipe leaves it open, one that a run has calibrated."""
+    fastest = element_of(recipe, device)
+    if recipe.precision.compute != "auto" or recipe.precision.float8:
+        return fastest
+    either: tuple[Format, ...] = (fastest, "fp32", "bf16")
+    values = _read(path)
+    return next((one for one in either if calibration_of(values, device.key, one)), fastest)
 
 
 def _efficiency(path: Path, device: Device, element: Format) -> Figure:
