@@ -7,7 +7,7 @@ from longhaul.core.devices import device_named
 from longhaul.core.errors import UsageError
 from longhaul.parallel.layout import Layout
 from longhaul.plan.practice import LONGHAUL
-from longhaul.plan.step_time import Rates, StepModel, efficiency_of, element_of
+from longhaul.plan.step_time import NETWORK_HALF, Rates, StepModel, efficiency_of, element_of
 
 A100 = device_named("a100-80")
 
@@ -86,3 +86,18 @@ def test_formats_of_products():
 def test_only_devices_of_published_runs_have_a_published_efficiency():
     assert efficiency_of(A100)[1] == "published"
     assert efficiency_of(device_named("mi300x"))[1] == "assumed"
+
+
+def test_small_payloads_do_not_reach_a_links_rate():
+    """At 64 MiB over four nodes 157 of 382 GB/s are published, at 512 MiB 327."""
+    for mib, published in ((64, 157), (128, 198), (512, 327)):
+        reached = 382 * mib * 2**20 / (mib * 2**20 + NETWORK_HALF)
+        assert reached == pytest.approx(published, rel=0.14)
+    narrow = ["model.width=256", "model.mlp_width=1024", "model.heads=8", "model.kv_heads=8"]
+    wide, thin = model(Layout(shard=64)), model(Layout(shard=64), overrides=narrow)
+    slow = {name: replace(one, rates=replace(one.rates, network=1e7, products=1e18, memory=1e18))
+            for name, one in (("wide", wide), ("thin", thin))}  # fmt: skip
+    of_a_parameter = {
+        name: one.step_time().data_links / one.size.total for name, one in slow.items()
+    }
+    assert of_a_parameter["thin"] > 5 * of_a_parameter["wide"]

@@ -24,7 +24,7 @@ from longhaul.plan.practice import LONGHAUL, Practice
 
 BEST_OF_PEAK = 0.8
 """Assumed of a device whose best product nobody published; those known reach 0.51 to 0.87."""
-FITTED = {"a100": 0.69, "h100": 0.67, "h200": 0.67}
+FITTED = {"a100": 0.74, "h100": 0.67, "h200": 0.67}
 """Share of the best product that products reach: median over published runs (docs/planning.md);
 an H200 computes as an H100 does."""
 EFFICIENCY = 0.6
@@ -38,6 +38,11 @@ LINK_SHARE = 0.8
 """Published: ring collectives reach 78 to 82 % of NVLink (ml-engineering, network)."""
 NETWORK_SHARE = 0.74
 """Published: all-reduce over four nodes reaches 74 % of eight 400 Gb/s adapters (same)."""
+NETWORK_HALF: Bytes = 90 << 20
+"""Published: payload at which a collective over four nodes reaches half of that: 157 of 382 GB/s at
+64 MiB, 198 at 128 MiB (same)."""
+LINK_HALF: Bytes = 24 << 20
+"""Published: the same within a node: 276 of 482 GB/s at 32 MiB (same)."""
 HIDDEN_SHARE = 0.8
 """Assumed: of a micro-batch's computing, time behind which gathers and reductions can hide."""
 _FORWARD_BACKWARD = 3
@@ -267,8 +272,11 @@ class StepModel:
         ways = self.layout.tensor
         if ways == 1:
             return 0.0
-        rate = self.rates.link if ways <= self.rates.node_devices else self.rates.network
-        moved = (ways - 1) / ways * self.tokens * self.recipe.model.width * self.element_bytes
+        payload = self.tokens * self.recipe.model.width * self.element_bytes
+        rate = self.rates.link * payload / (payload + LINK_HALF)
+        if ways > self.rates.node_devices:
+            rate = self.rates.network * payload / (payload + NETWORK_HALF)
+        moved = (ways - 1) / ways * payload
         again = self.recipe.machine.activation_checkpointing == "full"
         return (8 + 3 * again) * moved / rate
 
@@ -305,6 +313,12 @@ class StepModel:
         all_reduce = 2 * reduced * own / shard * (replicas - 1) / replicas
         at_end = all_reduce / self._rate_over(replicas, shard) if replicas > 1 else 0.0
         if self.practice.gathers == "micro-batch":
+            # Layer by layer, each a collective of its own.
+            payload = self.size.blocks / self.recipe.model.layers / self.layout.tensor
+            payload *= self.element_bytes
+            within = shard * self.layout.tensor <= self.rates.node_devices
+            half = LINK_HALF if within else NETWORK_HALF
+            rate *= payload / (payload + half)
             gathers = 2 if self.recipe.parallel.reshard_after_forward else 1
             each = (gathers * gathered + scattered) / rate
             return micro_batches * max(0.0, each - hidden) + max(0.0, at_end - hidden)
