@@ -9,7 +9,7 @@ each fitted to its own GPU-hours (leave one out). Nothing else is fitted.
 
 import argparse
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -149,6 +149,34 @@ def lines() -> list[Line]:
     return made
 
 
+SPANS: dict[str, tuple[str, tuple[object, ...]]] = {
+    "LLaMA-65B": ("micro", (2, 4, 8)),
+    "OPT-175B": ("micro", (2, 4, 8)),
+    "Llama-3.1-405B": ("stages_per_rank", (1, 2, 4, 8)),
+    "OLMo-3 7B": ("recompute", ("none", "selective", "full")),
+    "OLMo-3 32B": ("recompute", ("none", "selective", "full")),
+}
+"""Inputs that no source gives, and what they might have been."""
+
+
+def spans() -> list[dict[str, Any]]:
+    """The error of a row for each value of what was assumed, at the same efficiency."""
+    found = []
+    efficiencies = {line.name: line.efficiency for line in lines()}
+    for row in ANCHORS:
+        if row.name not in SPANS:
+            continue
+        name, values = SPANS[row.name]
+        errors = {}
+        for value in values:
+            changed = replace(row, **{name: value})  # type: ignore[arg-type]
+            model, _ = model_of(changed, efficiencies[row.name])
+            errors[str(value)] = model.step_time().total / step_published(row) - 1
+        found.append({"name": row.name, "input": name, "taken": str(getattr(row, name)),
+                      "errors": errors})  # fmt: skip
+    return found
+
+
 def peak_gib(peak: Peak) -> float:
     """The estimate of a published peak."""
     layers, heads, width, mlp = peak.shape
@@ -213,7 +241,7 @@ def measure() -> dict[str, Any]:
     return {
         "benchmark": "planning", "command": "python -m benchmarks.planning", **circumstances(),
         "bars": [asdict(bar) for bar in bars], "rows": [asdict(line) for line in rows],
-        "peaks": peaks, "twins": here,
+        "peaks": peaks, "twins": here, "spans": spans(),
     }  # fmt: skip
 
 
@@ -225,6 +253,10 @@ def tables(results: dict[str, Any]) -> dict[str, str]:
     for name, anchors in (("anchors", True), ("throughputs", False)):
         body = [_row(line) for line in results["rows"] if line["anchor"] is anchors]
         made[f"planning {name}"] = "\n".join([head, *body])
+    made["planning spans"] = "\n".join(
+        ["| run | assumed | taken | error of GPU-hours by value |", "|" + "---|" * 4]
+        + [_span(one) for one in results["spans"]]
+    )
     made["planning peaks"] = "\n".join(
         ["| Llama 3.1 on H100s | published, GiB | estimated | error | bar 10 % |", "|" + "---|" * 5]
         + [_peak(one["name"], one["published_gib"], one["estimated_gib"], "GiB")
@@ -249,6 +281,11 @@ def _row(line: dict[str, Any]) -> str:
         f"{line['error']:+.0%}", "; ".join(notes),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
+
+
+def _span(one: dict[str, Any]) -> str:
+    errors = ", ".join(f"{value}: {error:+.0%}" for value, error in one["errors"].items())
+    return f"| {one['name']} | {one['input']} | {one['taken']} | {errors} |"
 
 
 def _peak(name: str, real: float, estimated: float, unit: str) -> str:
