@@ -135,7 +135,7 @@ def _fast_form() -> Iterator[None]:
         _in_fast_form = before
 
 
-def _compiled_wrongly(model: Any, *_: Any) -> Callable[..., torch.Tensor]:
+def _compiled_wrongly(model: Any, **_: Any) -> Callable[..., torch.Tensor]:
     """Stands for torch.compile, whose compiler would take longer than a run here."""
 
     def forward(*arguments: Any, **named: Any) -> torch.Tensor:
