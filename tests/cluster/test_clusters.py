@@ -41,7 +41,7 @@ def test_what_is_written_is_read_and_the_rest_has_defaults(tmp_path) -> None:
     east, shelf = clusters.named("east"), clusters.named("shelf")
     assert (east.workers, east.spares, east.cache_bytes) == (8, 2, 500_000_000)
     assert east.variables == {"NCCL_IB_HCA": "^mlx5_7", "NCCL_DEBUG": "WARN"}
-    assert shelf.scheduler is None and shelf.workers == 1 and shelf.cache_bytes is None
+    assert (shelf.scheduler, shelf.workers, shelf.cache_bytes) == (None, 1, None)
     assert list(clusters.of_scheduler("slurm")) == ["east"]
     with pytest.raises(UsageError) as refused:
         clusters.named("eats")
@@ -75,7 +75,7 @@ runs = "/r"
         load_clusters(write(tmp_path / "c.toml", text))
     said = str(refused.value)
     assert "cluster.east.scheduler: 'slrum' is not one of" in said
-    assert "did you mean 'slurm'?" in said and "(c.toml:2)" in said
+    assert "did you mean 'slurm'? (c.toml:2)" in said
     assert "cluster.east.pric: unknown setting; did you mean cluster.east.price? (c.toml:4)" in said
     assert "cluster.east.nodes: 0 is not > 0 (c.toml:5)" in said
     assert (

@@ -50,6 +50,7 @@ def application() -> typer.Typer:
         drill,
         evaluate,
         exchange,
+        launch,
         mirror,
         move,
         plan,
@@ -97,6 +98,9 @@ def application() -> typer.Typer:
     app.command()(preflight.preflight)
     app.command("preflight-rank", hidden=True)(preflight.preflight_rank)
     app.command()(plan.plan)
+    app.command()(launch.launch)
+    app.command(hidden=True)(launch.launched)
+    app.command()(launch.image)
     app.command()(study.profile)
     app.add_typer(data.app, name="data")
     app.command()(drill.drill)

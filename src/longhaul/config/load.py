@@ -336,7 +336,7 @@ def _at(table: Any, path: Sequence[str], *, create: bool = False) -> Any:
 
 
 def tupled(value: Any) -> Any:
-    """The value with tuples for lists: strict pydantic wants them, TOML and JSON have only lists."""
+    """The value with tuples for lists: strict pydantic wants them, TOML has only lists."""
     if isinstance(value, Mapping):
         return {key: tupled(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
