@@ -5,6 +5,7 @@
   bench-loader bench-prepare bench-dedup bench-cause bench-planning \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-board board-pictures figures lab lab-ends lab-prevention \
   drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak drills-move preflight clean
+  slurm-drills launch-schemas drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -43,6 +44,8 @@ help:
 	@echo "make drills-machines  break ranks, nodes and storage as in the incident book"
 	@echo "make drills-move     kill a move between two clusters at each of its moments, an S3 server between them"
 	@echo "make drills-real     real faults: full and read-only disks, an unread pipe, a deleted folder, a clock set back"
+	@echo "make slurm-drills    launches on a real Slurm of three nodes, which it installs and ends again"
+	@echo "make launch-schemas  launches against the schemas of JobSet, PyTorchJob and SkyPilot"
 	@echo "make drill-resume    20 kills at random moments"
 	@echo "make drill-preempt   100 notices at random moments"
 	@echo "make drill-replicas  replicas killed one by one for five minutes (extra ft)"
@@ -195,6 +198,25 @@ drills-move: setup-dev
 drills-real: setup-dev
 	$(BIN)/python -m pytest -v -m '' tests/drills/test_real_*.py
 
+# Debian's packages; where this is not root, or has no apt-get, the drills skip and say why.
+slurm-drills: setup-dev
+	@command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v munged >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+	    && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm munge; } \
+	  || echo "Slurm is not installed, and cannot be: not root, no apt-get, or it failed"
+	$(BIN)/python -m pytest -v -rs -m '' --timeout 400 tests/drills/test_slurm.py
+
+# An environment of its own: SkyPilot and the clients of Kubeflow bring a hundred packages.
+SCHEMAS := .venv-launch
+$(SCHEMAS)/installed: | .venv/bin/python
+	$(BIN)/python -m venv $(SCHEMAS)
+	$(SCHEMAS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  skypilot kubeflow-training kubeflow-trainer-api
+	@touch $@
+
+launch-schemas: setup-dev $(SCHEMAS)/installed
+	$(BIN)/python -m pytest -v -rs -m '' tests/system/test_launch_schemas.py
+
 drill-soak: setup
 	$(BIN)/longhaul drill drill --small --nproc 2 --soak 10m --mtbf 20s --seed 7
 
@@ -245,4 +267,4 @@ bench: bench-quickstart
 	@test -z "$(PEER)" || $(MAKE) bench-nanogpt
 
 clean:
-	rm -rf .venv .venv-newest .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-newest .venv-launch .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -104,7 +104,7 @@ def dns_name(name: str) -> str:
     """A name that Kubernetes takes: small letters, digits and dashes, at most 40 of them."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     plain = plain if plain[:1].isalpha() else f"run-{plain}"
-    return plain[-40:].lstrip("-0123456789") or "run"
+    return plain[-40:].lstrip("-0123456789").rstrip("-")
 
 
 def _metadata(spec: LaunchSpec, name: str) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _pod(spec: LaunchSpec, environment: list[dict[str, Any]], command: list[str]
     if cluster.workdir:
         container["workingDir"] = cluster.workdir
     if cluster.gpus_per_node:
-        container["resources"] = {"limits": {"nvidia.com/gpu": cluster.gpus_per_node}}
+        container["resources"] = {"limits": {"nvidia.com/gpu": str(cluster.gpus_per_node)}}
     pod: dict[str, Any] = {
         "containers": [container],
         "volumes": volumes,

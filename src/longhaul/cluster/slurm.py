@@ -14,6 +14,18 @@ from longhaul.cluster.launch_spec import EXCLUDED_NAME, LaunchSpec, joined
 from longhaul.core.errors import UsageError
 
 _TAIL = """\
+# With --no-kill nobody requeues a job whose first node dies: what is left of it would keep the
+# other nodes until its limit (seen in a drill). So two of them look whether the first is there.
+guard='while sleep {every}; do
+  nodes=$(scontrol --oneliner show job "$SLURM_JOB_ID" | grep -o " NodeList=[^ ]*" | cut -d= -f2)
+  [ -n "$nodes" ] || continue
+  scontrol show hostnames "$nodes" | grep -qx "$1" || scontrol requeue "$SLURM_JOB_ID"
+done'
+others=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | grep -vx "$SLURMD_NODENAME")
+for node in $(echo "$others" | head -n 2); do
+  srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" --mem=0 --quiet \\
+    bash -c "$guard" guard "$SLURMD_NODENAME" </dev/null &
+done
 # Slurm signals this shell alone (B:); a shell's trap runs only while it waits.
 trap 'kill -USR1 "$job" 2>/dev/null' USR1
 trap 'kill -TERM "$job" 2>/dev/null' TERM
@@ -36,6 +48,10 @@ exit "$code"
 """
 
 
+_GUARD_EVERY_S = 20
+"""A question to the controller every so many seconds, of two nodes of each job."""
+
+
 def batch_script(spec: LaunchSpec, folder: str) -> str:
     """The script that `sbatch` takes. `folder` is the launch's own, as the nodes see it."""
     cluster = spec.cluster
@@ -43,7 +59,9 @@ def batch_script(spec: LaunchSpec, folder: str) -> str:
     lines += [f"export {name}={shlex.quote(value)}" for name, value in cluster.variables.items()]
     command = [*in_image(cluster), cluster.python, "-m", "longhaul", "launched", folder]
     tail = _TAIL.format(
-        command=shlex.join(command), excluded=shlex.quote(f"{folder}/{EXCLUDED_NAME}")
+        every=_GUARD_EVERY_S,
+        command=shlex.join(command),
+        excluded=shlex.quote(f"{folder}/{EXCLUDED_NAME}"),
     )
     return "\n".join(lines) + "\n" + tail
 
@@ -55,7 +73,6 @@ def options(spec: LaunchSpec, folder: str) -> list[str]:
     found = [
         f"--job-name={spec.name}",
         f"--nodes={nodes}",
-        "--ntasks-per-node=1",
         "--exclusive",
         "--no-kill",
         "--requeue",
