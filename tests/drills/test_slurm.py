@@ -29,7 +29,7 @@ notice_s = {notice_s}
 environment = {{ GLOO_SOCKET_IFNAME = "lo" }}
 {more}
 """
-_ENDS_S = 150.0
+_ENDS_S = 300.0
 _QUICK = ("--set", "evaluation.interval_steps=1000", "--set", "evaluation.tokens=1024",
           "--set", "checkpoint.interval_steps=20")  # fmt: skip
 
@@ -133,7 +133,7 @@ def test_a_run_goes_on_with_the_spare_when_a_node_is_killed(slurm, tmp_path) -> 
 
 
 def test_a_run_goes_on_elsewhere_when_the_node_of_its_supervisor_is_killed(slurm, tmp_path) -> None:
-    job = launch(slurm, tmp_path, "--nodes", "2", "--spares", "0", *steps(400))
+    job = launch(slurm, tmp_path, "--nodes", "2", "--spares", "0", *steps(200))
     job.reaches(60)
     first, second = job.worlds()[0]
     (other,) = set(NODES) - {first, second}
@@ -141,7 +141,7 @@ def test_a_run_goes_on_elsewhere_when_the_node_of_its_supervisor_is_killed(slurm
     fields = job.ends()
     assert int(fields["Restarts"]) >= 1
     assert sorted(job.worlds()[-1]) == sorted([second, other])
-    assert max(job.steps()) == 400
+    assert max(job.steps()) == 200
 
 
 def test_a_drained_node_is_not_used(slurm, tmp_path) -> None:
@@ -152,19 +152,17 @@ def test_a_drained_node_is_not_used(slurm, tmp_path) -> None:
 
 
 def test_the_limit_of_time_leads_to_a_checkpoint_a_requeue_and_a_resume(slurm, tmp_path) -> None:
-    # Slurm's limit is whole minutes; its signal may come a minute early, so at once.
-    job = launch(slurm, tmp_path, "--nodes", "2", *steps(1500), hours=1 / 60, notice_s=30)
-    wait_for("a requeue", lambda: job.fields().get("Restarts") == "1", 120)
+    # Slurm counts limits in whole minutes, and its signal may come up to a minute early.
+    limits = {"hours": 2 / 60, "notice_s": 45}
+    job = launch(slurm, tmp_path, "--nodes", "2", *steps(100_000), **limits)
+    wait_for("a requeue", lambda: job.fields().get("Restarts") == "1", 150)
     reached = max(job.steps())
     assert "finishing this step and saving" in job.log
     assert "the job's part ended with 16" in job.log
-    assert 0 < reached < 1500
-    slurm.run("scontrol", "update", f"JobId={job.number}", "TimeLimit=10")
-    job.ends()
-    resumed = job.steps()
-    assert max(resumed) == 1500
-    assert sorted(resumed) == resumed, "no step was lost: the run went on from its last one"
-    assert len(job.worlds()) >= 2
+    job.reaches(reached + 20)
+    made = job.steps()
+    assert made == list(range(1, len(made) + 1)), "the run went on from its last step"
+    assert len(job.worlds()) == 2
 
 
 @pytest.mark.parametrize(
@@ -172,7 +170,7 @@ def test_the_limit_of_time_leads_to_a_checkpoint_a_requeue_and_a_resume(slurm, t
     [
         (17, '[[cluster.drill.fault]]\nname = "rail"\ncheck = "echo rail 7 is down; false"\n', (),
          "workaround rail: `echo rail 7 is down; false` ended with 1: rail 7 is down"),
-        (2, "", ("--set", 'alert.command="true"'), "--trust"),
+        (2, "", ("--set", 'alert.command=["true"]'), "--trust"),
     ],
 )  # fmt: skip
 def test_what_a_new_start_would_not_change_is_not_requeued(

@@ -1,4 +1,4 @@
-"""`make launch-schemas`: what `launch --dry-run` prints, read by the clients of its own projects."""
+"""`make launch-schemas`: what `launch --dry-run` prints, read by the clients it is meant for."""
 
 import os
 import subprocess

@@ -28,16 +28,22 @@ from longhaul.cluster.launch_spec import (
     split,
 )
 from longhaul.config.load import as_toml
+from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, UsageError
 from longhaul.core.files import write_bytes
 from longhaul.core.signals import NOTICES
+from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.holder import STALE_S
+from longhaul.logbook.lease import live_holder
 from longhaul.run.launch import checks
 from longhaul.run.launch.local_ranks import node_place, run_ranks
 from longhaul.run.launch.places import Ask, ask, places_of
 from longhaul.supervise.nodes.history import left_out, node_events
 from longhaul.supervise.nodes.ledger import cordons, read
 from longhaul.supervise.nodes.roster import LEFT_OUT_S
+
+_LOOK_EVERY_S: Seconds = 0.5
 
 
 def launched(folder: Path | None, say: Callable[[str], None], ask: Ask = ask) -> ExitCode:
@@ -89,7 +95,9 @@ class _Job:
         allocation = after_qualification(allocation, unfit, self.spec.nodes)
         if allocation.code != ExitCode.FINISHED:
             return self._refuse(allocation)
-        code = self._run(self._training(allocation))
+        words = self._training(allocation)
+        self._wait_for_predecessor()
+        code = self._run(words)
         # What is excluded from the next start on: the run may have left out more nodes meanwhile.
         self._keep([*allocation.excluded, *self._evicted(places.known)])
         return _as_code(code)
@@ -104,7 +112,26 @@ class _Job:
         if unfit:
             self.say(f"this node is not fit: {', '.join(unfit.values())}")
             return ExitCode.START_AGAIN
+        if place.rank == 0:
+            self._wait_for_predecessor()
         return run_ranks(self._train_words(), place, self.spec.cluster.workers)
+
+    def _wait_for_predecessor(self) -> None:
+        """Wait until nobody seems to train the run. A start whose node has died cannot give its
+        lease back, and `longhaul train` would refuse for as long as a heartbeat counts, with 2:
+        the job would end. Somebody who goes on beating is left to it.
+        """
+        run, clock = RunFolder(Path(self.spec.cluster.runs) / self.spec.run), RealClock()
+        first = live_holder(run, clock) if run.exists else None
+        if first is not None:
+            self.say(
+                f"run {run.name} was trained by process {first.pid} on {first.place.host}: waiting "
+                f"up to {short_seconds(STALE_S)} for its heartbeat"
+            )
+        while first is not None and not self._noticed.wait(_LOOK_EVERY_S):
+            now = live_holder(run, clock)
+            if now is None or now.heartbeat != first.heartbeat:
+                return
 
     def _evicted(self, known: tuple[str, ...] | None) -> tuple[str, ...]:
         """Evicted nodes by name: at the launch, in the ledger now, and by the run itself."""
