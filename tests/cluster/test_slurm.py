@@ -52,7 +52,7 @@ def test_variables_and_the_image_are_quoted_for_the_shell() -> None:
 
 def test_a_step_runs_on_one_node_beside_others() -> None:
     command = step_command(cluster_of(gpus_per_node=4), "a2")
-    assert command[:2] == ("srun", "--overlap")
+    assert command[3:5] == ("srun", "--overlap")
     assert {"--nodelist=a2", "--nodes=1", "--ntasks=1", "--gres=gpu:4"} <= set(command)
 
 
@@ -100,6 +100,29 @@ def test_two_other_nodes_look_after_the_first(tmp_path) -> None:
                 ).wait(20) == 0  # fmt: skip
     asked = sorted((tmp_path / "steps").read_text().splitlines())
     assert [line.split()[3] for line in asked] == ["--nodelist=b", "--nodelist=c"]
+
+
+def test_a_notice_reaches_a_step_as_a_signal_that_srun_passes_on(tmp_path) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text(
+        "#!/bin/bash\ntrap 'exit 16' USR1; trap 'exit 143' TERM\n"
+        f'read line; echo "$line ${{@: -1}}" > {tmp_path}/heard\nwhile :; do sleep 0.05; done\n'
+    )
+    srun.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    step = subprocess.Popen([*step_command(cluster_of(), "a2"), "true"], env=environment,
+                            stdin=subprocess.PIPE, text=True)  # fmt: skip
+    assert step.stdin is not None
+    step.stdin.write("hello\n")
+    step.stdin.flush()
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "heard").exists() or not (tmp_path / "heard").read_text():
+        assert time.monotonic() < deadline, "srun was not started"
+        time.sleep(0.02)
+    assert (tmp_path / "heard").read_text() == "hello true\n", "input and words are passed on"
+    step.send_signal(signal.SIGTERM)
+    assert step.wait(20) == 16
+    step.stdin.close()
 
 
 def test_lists_of_nodes_are_read_as_slurm_writes_them() -> None:

@@ -14,8 +14,15 @@ def test_every_host_is_asked_for_longhaul_and_the_first_one_begins() -> None:
     assert [words[-2] for words in typed] == ["me@a", "b", "c", "me@a"], "three of four are needed"
     assert typed[0][-1] == "cd /code && python3 -c 'import longhaul'"
     assert typed[-1][-1].startswith("nohup setsid bash /l/job.sh")
-    assert address("me@a") == "a"
-    assert step_command(spec.cluster, "b")[-1] == "b"
+
+
+def test_a_step_takes_its_folder_and_variables_with_it() -> None:
+    cluster = cluster_of("ssh", hosts=("a",), environment={"NCCL_NOTE": "it is"})
+    command = step_command(cluster, "b", "/my code")
+    assert command[command.index("b") + 1 :] == ("cd", "'/my code'", "&&", "exec", "env",
+                                                 "'NCCL_NOTE=it is'")  # fmt: skip
+    assert address("user root\nhostname 10.0.0.7\nport 22\n", "me@a") == "10.0.0.7"
+    assert address("", "me@a") == "a"
 
 
 @pytest.mark.parametrize("codes", [(0,), (16, 0), (16, 17), (2,)])

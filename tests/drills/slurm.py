@@ -7,6 +7,7 @@ its first process ends all that runs there at once, as the end of a machine does
 import contextlib
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -113,8 +114,13 @@ class SlurmCluster:
 
     def start_node(self, name: str) -> None:
         """Start a node's daemon."""
+        # A node is known by its machine-id where it has no board or GPU of its own.
+        identity = self.folder / f"machine-id-{name}"
+        if not identity.exists():
+            identity.write_text(secrets.token_hex(16) + "\n")
         alone = ["unshare", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc"]
-        daemon = f"hostname {name} && exec slurmd -D -N {name}"
+        own = f"mount --bind {identity} /etc/machine-id && hostname {name}"
+        daemon = f"{own} && exec slurmd -D -N {name}"
         self._begin(name, [*alone, "sh", "-c", daemon])
 
     def kill_node(self, name: str) -> None:

@@ -94,11 +94,27 @@ def options(spec: LaunchSpec, folder: str) -> list[str]:
     return found
 
 
+_STEP = """\
+srun "$@" <&0 &
+job=$!
+trap 'kill -USR1 "$job" 2>/dev/null' TERM
+trap '' INT
+wait "$job"; code=$?
+while kill -0 "$job" 2>/dev/null; do wait "$job"; code=$?; done
+wait "$job" 2>/dev/null; last=$?
+[ "$last" = 127 ] || code=$last
+exit "$code"
+"""
+"""srun answers SIGTERM by killing its step (seen in a drill: the rank could not save). It passes
+SIGUSR1 on, which is a notice too. An interrupt is the first rank's to obey."""
+
+
 def step_command(cluster: Cluster, host: str) -> tuple[str, ...]:
     """What a process is started with on one node of the allocation; it passes its input on."""
     gpus = (f"--gres=gpu:{cluster.gpus_per_node}",) if cluster.gpus_per_node else ()
     return (
-        "srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--quiet",
+        "bash", "-c", _STEP, "srun", "--overlap", "--nodes=1", "--ntasks=1",
+        f"--nodelist={host}", "--quiet",
         "--unbuffered", "--kill-on-bad-exit=1", "--mem=0", "--cpu-bind=none", *gpus,
         *in_image(cluster),
     )  # fmt: skip

@@ -26,14 +26,26 @@ done
 """
 
 
-def address(host: str) -> str:
-    """Of `user@host` the host."""
+_STEP = 'trap "" TERM INT; "$@" <&0'
+"""The client would end of a notice, and with it the rank. The first rank obeys it for all."""
+
+
+def address(printed: str, host: str) -> str:
+    """Where a host is reached, of what `ssh -G HOST` prints; names may be those of ssh's own."""
+    for line in printed.splitlines():
+        key, _, value = line.partition(" ")
+        if key == "hostname":
+            return value.strip()
     return host.rpartition("@")[2]
 
 
-def step_command(cluster: Cluster, host: str) -> tuple[str, ...]:
-    """What a process is started with on a host."""
-    return (*_SSH, host, *in_image(cluster))
+def step_command(cluster: Cluster, host: str, workdir: str) -> tuple[str, ...]:
+    """What a process is started with on a host, whose shell reads these words once more. It has
+    neither the folder nor the variables of who calls, so both are given.
+    """
+    variables = [shlex.quote(f"{name}={value}") for name, value in cluster.variables.items()]
+    there = ("cd", shlex.quote(workdir), "&&", "exec", "env", *variables)
+    return ("bash", "-c", _STEP, "bash", *_SSH, host, *there, *map(shlex.quote, in_image(cluster)))
 
 
 def head_script(spec: LaunchSpec, folder: str, workdir: str) -> str:

@@ -37,7 +37,7 @@ def idle_nodes(cluster: Cluster, ask: Ask) -> tuple[int | None, str]:
 
 def _answers(cluster: Cluster, host: str, ask: Ask) -> bool:
     try:
-        ask([*ssh.step_command(cluster, host), "true"])
+        ask([*ssh.step_command(cluster, host, "."), "true"])
     except NeedsPerson:
         return False
     return True

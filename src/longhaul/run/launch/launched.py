@@ -86,7 +86,11 @@ class _Job:
         """All nodes of the job, supervised from here."""
         places = places_of(self.spec, os.environ, ask)
         evicted = self._evicted(places.known)
-        allocation = judge(places.given, self.spec.nodes, evicted, places.in_force)
+        given = places.given
+        if self.spec.cluster.scheduler == "ssh":  # nobody else would give it other hosts
+            left = [node for node in given if node.name not in evicted]
+            given = tuple(left[: self.spec.wanted])
+        allocation = judge(given, self.spec.nodes, evicted, places.in_force)
         if allocation.code != ExitCode.FINISHED:
             return self._refuse(allocation)
         if code := self._checks():

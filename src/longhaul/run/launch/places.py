@@ -4,6 +4,7 @@ import platform
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from longhaul.cluster import slurm, ssh
 from longhaul.cluster.allocation import Given
@@ -57,13 +58,16 @@ def places_of(spec: LaunchSpec, environment: Mapping[str, str], ask: Ask = ask) 
         case "slurm":
             return _of_slurm(spec, environment, ask)
         case "ssh":
-            hosts = spec.cluster.hosts[: spec.wanted]
+            # All of them: where one was evicted, another takes its place.
+            hosts, workdir = spec.cluster.hosts, spec.cluster.workdir or str(Path.cwd())
             return Places(
                 tuple(
                     Given(
-                        host, ssh.address(host), ssh.step_command(spec.cluster, host) if n else ()
+                        host,
+                        ssh.address(ask(["ssh", "-G", host]), host),
+                        ssh.step_command(spec.cluster, host, workdir) if number else (),
                     )
-                    for n, host in enumerate(hosts)
+                    for number, host in enumerate(hosts)
                 )
             )
         case _:
