@@ -65,6 +65,12 @@ def test_only_16_is_requeued_and_the_exclusion_follows(tmp_path, code) -> None:
     assert asked == (wanted if code == 16 else "")
 
 
+@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "PENDING"])
+def test_what_slurm_itself_ends_is_not_requeued(tmp_path, state) -> None:
+    assert _run(tmp_path, "exit 16", state=state).wait(20) == 16
+    assert not (tmp_path / "asked").exists()
+
+
 def test_a_notice_reaches_the_jobs_part_and_its_code_counts(tmp_path) -> None:
     done = _run(tmp_path, "trap 'exit 16' TERM USR1; touch ready; while :; do sleep 0.05; done")
     deadline = time.monotonic() + 20
@@ -76,12 +82,15 @@ def test_a_notice_reaches_the_jobs_part_and_its_code_counts(tmp_path) -> None:
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
 
 
-def _run(folder: Path, part: str, excluded: str = "") -> subprocess.Popen[bytes]:
+def _run(
+    folder: Path, part: str, excluded: str = "", state: str = "RUNNING"
+) -> subprocess.Popen[bytes]:
     """The batch script with a stand-in for the job's part, and for scontrol."""
     python, scontrol, srun = (folder / name for name in ("python", "scontrol", "srun"))
     python.write_text(f"#!/bin/bash\ncd {folder}\n{part}\n")
     scontrol.write_text(
         '#!/bin/bash\n[ "$1 $2" = "show hostnames" ] && printf "a\\nb\\nc\\nd\\n" && exit\n'
+        f'[ "$2 $3" = "show job" ] && echo "JobId=7 JobState={state} Reason=None" && exit\n'
         f'echo "$@" >> {folder}/asked\n'
     )
     srun.write_text(f'#!/bin/bash\necho "$@" | head -n 1 >> {folder}/steps\n')

@@ -183,6 +183,17 @@ def test_what_a_new_start_would_not_change_is_not_requeued(
     assert said in job.log
 
 
+def test_a_cancelled_job_saves_and_stays_cancelled(slurm, tmp_path) -> None:
+    job = launch(slurm, tmp_path, "--nodes", "2", *steps(100_000))
+    job.reaches(10)
+    slurm.run("scancel", job.number)
+    job.ends("CANCELLED")
+    wait_for("the end of its part", lambda: "the job's part ended with 16" in job.log, 60)
+    wait_for("an empty queue", lambda: not slurm.run("squeue", "--noheader"), 60)
+    assert job.fields()["JobState"] == "CANCELLED"
+    assert "saved at step" in job.log
+
+
 def test_an_evicted_node_stays_excluded_after_a_requeue(slurm, tmp_path) -> None:
     ledger = tmp_path / "nodes"
     job = launch(slurm, tmp_path, "--nodes", "2", *steps(800), more=f'node_ledger = "{ledger}"')

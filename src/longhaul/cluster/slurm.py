@@ -39,7 +39,12 @@ echo "longhaul: the job's part ended with $code"
 # 16: start me again. 17 (a person must look), 2 and 3 (recipe, data) end the job.
 if [ "$code" = 16 ]; then
   trap '' TERM USR1  # the requeue ends this script too, and the exclusion comes after it
-  scontrol requeue "$SLURM_JOB_ID"
+  # A job that a person cancels ends with 16 too, and stays cancelled: it runs no more.
+  shown=$(scontrol --oneliner show job "$SLURM_JOB_ID")
+  case "$shown" in
+    *" JobState=RUNNING "*) scontrol requeue "$SLURM_JOB_ID" ;;
+    *) echo "longhaul: not requeued by this script, as Slurm ends the job" ;;
+  esac
   excluded=$(cat {excluded} 2>/dev/null)
   # Slurm takes an exclusion only while the job waits, so only now.
   [ -z "$excluded" ] || scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=$excluded"
