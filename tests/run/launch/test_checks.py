@@ -67,12 +67,13 @@ def test_data_and_preflight_are_done_once_a_launch(tmp_path) -> None:
         ran.append(list(words)[3:])
         return codes.pop(0)
 
-    cluster = cluster_of(remote="s3://b/x/", gpus_per_node=8, prepared="/p")
+    cluster = cluster_of(remote="s3://b/x/", gpus_per_node=8, prepared="/p", mb_per_s=50.0)
     spec, codes = spec_of(cluster, dataset="text"), [17, 0, 2, 0]
     assert checks.bring_data(spec, checks.Passed.read(tmp_path), run) == 17
     assert checks.bring_data(spec, checks.Passed.read(tmp_path), run) == 0
-    assert ran[-1] == ["data", "pull", "text", "--from", "s3://b/x/datasets/text",
-                       "--prepared-dir", "/p"]  # fmt: skip
+    assert " ".join(ran[-1]) == (
+        "data pull text --from s3://b/x/datasets --prepared-dir /p --runs-dir /runs --mb-per-s 50"
+    )
     assert checks.preflight(spec, tmp_path, checks.Passed.read(tmp_path), run) == 2
     assert checks.preflight(spec, tmp_path, checks.Passed.read(tmp_path), run) == 0
     assert ran[-1][:2] == ["preflight", f"{tmp_path}/recipe.toml"]

@@ -90,8 +90,10 @@ def bring_data(spec: LaunchSpec, passed: Passed, run: Run) -> int:
     """Pull the prepared text, which verifies each file; the exit code of `longhaul data pull`."""
     if not spec.dataset or passed.data:
         return ExitCode.FINISHED
-    store = f"{spec.cluster.remote.rstrip('/')}/datasets/{spec.dataset}"
-    words = ("data", "pull", spec.dataset, "--from", store, "--prepared-dir", spec.cluster.prepared)
+    cluster = spec.cluster
+    words = ["data", "pull", spec.dataset, "--from", f"{cluster.remote.rstrip('/')}/datasets"]
+    words += ["--prepared-dir", cluster.prepared, "--runs-dir", cluster.runs]
+    words += ["--mb-per-s", f"{cluster.mb_per_s:g}"] if cluster.mb_per_s is not None else []
     code = run((*LONGHAUL, *words))
     passed.data = code == ExitCode.FINISHED
     passed.write()
