@@ -133,6 +133,16 @@ def test_a_wrong_recipe_is_refused_first(typed) -> None:
         told(typed, Slurm(), options=("optim.lr=-1",))
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(("parallel.tensor=3",), "3"), (("parallel.shard=3",), "parallel.shard")],
+)
+def test_what_the_nodes_cannot_train_is_refused_here(typed, tmp_path, options, words) -> None:
+    with pytest.raises(RecipeError, match=words):
+        told(typed, Slurm(), options=options, cluster="west")
+    assert not (tmp_path / "launches").exists()
+
+
 def test_data_on_a_mount_or_a_shared_disk_is_taken(typed, tmp_path) -> None:
     (tmp_path / "text.txt").write_text("x")
     told(typed, Slurm(), data="text.txt", cluster="west", dry_run=True)

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longhaul.cluster import kubernetes, sky, slurm, ssh
+from longhaul.cluster.allocation import Given, node_entries
 from longhaul.cluster.clusters import Cluster, Clusters, load_clusters
 from longhaul.cluster.launch_spec import FILE_NAME, RECIPE_NAME, LaunchSpec
 from longhaul.cluster.ranking import Candidate, Ranked, rank
-from longhaul.config.load import Resolved, as_toml, load_recipe
+from longhaul.config.load import Resolved, as_toml, load_on_top, load_recipe
 from longhaul.core.clocks import Clock, RealClock
 from longhaul.core.errors import UsageError
 from longhaul.core.files import write_bytes
+from longhaul.parallel.layout import layout_for
 from longhaul.run.launch.capacity import idle_nodes, is_fit
 from longhaul.run.launch.capture import captured
 from longhaul.run.launch.places import Ask, ask
@@ -71,8 +73,8 @@ def launch(
     for candidate, reason in zip(ranked.order, ranked.reasons, strict=True):
         say(f"{'→' if candidate is best else ' '} {candidate.name}: {reason}")
     _refuse_absent_data(typed, resolved, best.name, best.cluster)
-    stamp = clock.wall()
-    name = f"{resolved.recipe.name}-{_stamp(stamp)}"
+    _refuse_layout(resolved, best)
+    name = f"{resolved.recipe.name}-{_stamp(clock.wall())}"
     folder = typed.launches.resolve() / name
     if not typed.dry_run:
         folder.mkdir(parents=True)
@@ -232,6 +234,16 @@ def _refuse_absent_data(typed: Typed, resolved: Resolved, name: str, cluster: Cl
                 f"data source {path}: {why}, and clusters.toml has it not among the data of {name}",
                 "push the prepared text and give --dataset NAME, or add it to the cluster's data",
             )
+
+
+def _refuse_layout(resolved: Resolved, candidate: Candidate) -> None:
+    """RecipeError if so many workers cannot train the recipe; else the job would find that out."""
+    workers = candidate.cluster.workers
+    given = [Given(f"node-{n}", "127.0.0.1") for n in range(candidate.nodes)]
+    entries = node_entries(given, candidate.nodes, workers)
+    words = [f"supervise.node={as_toml(entries)}"]
+    there = load_on_top(resolved.values, words, None, resolved.recipe.name).recipe
+    layout_for(there.parallel, candidate.nodes * workers)
 
 
 def _with_hours(cluster: Cluster, hours: float | None) -> Cluster:
