@@ -144,6 +144,23 @@ def test_what_is_no_launch_is_said(tmp_path, monkeypatch) -> None:
         launched(None, print)
 
 
+@pytest.mark.parametrize(("scheduler", "code"), [("k8s", 17), ("sky", 16)])
+def test_an_evicted_node_is_refused_where_nodes_run_their_own_ranks(
+    tmp_path, monkeypatch, capsys, scheduler, code
+) -> None:
+    append(tmp_path / "ledger", NodeEvent(kind="cordoned", parts=("host:bad",), host="bad",
+                                          time=time.time()))  # fmt: skip
+    cluster = cluster_of(scheduler, image="i", runs=str(tmp_path / "runs"),
+                         node_ledger=str(tmp_path / "ledger"))  # fmt: skip
+    spec = spec_of(cluster, qualify=False, preflight=False)
+    place = {"LONGHAUL_LAUNCH": spec.to_json(), "JOB_COMPLETION_INDEX": "1", "NNODES": "2",
+             "MASTER_ADDR": "m", "NODE_NAME": "bad"}  # fmt: skip
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    assert launched(None, print) == code
+    assert "the job was given bad, which was evicted" in capsys.readouterr().out
+
+
 def test_a_node_of_kubernetes_runs_its_own_ranks(tmp_path, monkeypatch) -> None:
     tool = tmp_path / "tool.py"
     tool.write_text(

@@ -109,13 +109,20 @@ class _Job:
     def part_of_node(self) -> ExitCode:
         """The ranks of this node; the other nodes do the same."""
         place = node_place(os.environ)
+        here = places_of(self.spec, os.environ).given
+        # A cloud gives another node to the next start; Kubernetes would give this one again.
+        sky = self.spec.cluster.scheduler == "sky"
+        other_node = ExitCode.START_AGAIN if sky else ExitCode.NEEDS_PERSON
+        allocation = judge(here, 1, self._evicted(None), self.spec.excluded)
+        if allocation.code != ExitCode.FINISHED:
+            self.say(f"refused: {allocation.reason}")
+            return other_node
         if code := self._checks(first=place.rank == 0):
             return _as_code(code)
-        here = places_of(self.spec, os.environ).given
         unfit = checks.unfit(self.spec, self.folder, here, self.passed)
         if unfit:
             self.say(f"this node is not fit: {', '.join(unfit.values())}")
-            return ExitCode.START_AGAIN
+            return other_node
         if place.rank == 0:
             self._wait_for_predecessor()
         return run_ranks(self._train_words(), place, self.spec.cluster.workers)
