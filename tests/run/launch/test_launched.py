@@ -4,12 +4,17 @@ import json
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fakes import FakeClock
 from launches import cluster_of, spec_of
 from longhaul.core.errors import ExitCode, NeedsPerson, UsageError
+from longhaul.logbook.folder import create_run
+from longhaul.logbook.holder import Place
 from longhaul.run.launch import checks
+from longhaul.run.launch import launched as launched_module
 from longhaul.run.launch.launched import launched
 from longhaul.supervise.nodes.ledger import NodeEvent, append
 
@@ -127,6 +132,21 @@ def test_a_node_cordoned_while_the_job_ran_is_excluded_at_its_end(scene) -> None
     )
     assert scene.begin() == ExitCode.START_AGAIN
     assert (scene.path / "excluded").read_text() == "n2"
+
+
+@pytest.mark.parametrize("beats", [[1.0, 1.0, 1.0, None], [1.0, 2.0]])
+def test_a_start_waits_for_one_whose_node_has_died_until_it_is_stale(
+    scene, monkeypatch, beats
+) -> None:
+    """One that goes on beating lives: `longhaul train` says who it is."""
+    holders = [b and SimpleNamespace(heartbeat=b, pid=7, place=Place("n9", "", 0)) for b in beats]
+    monkeypatch.setattr(launched_module, "live_holder", lambda *_: holders.pop(0))
+    monkeypatch.setattr(launched_module, "_LOOK_EVERY_S", 0.01)
+    (scene.path / "runs" / "small").mkdir(parents=True)
+    create_run(scene.path / "runs" / "small", FakeClock())
+    assert scene.begin() == ExitCode.FINISHED
+    assert not holders
+    assert "run small was trained by process 7 on n9: waiting up to" in scene.said[-1]
 
 
 def test_unfit_nodes_are_left_out_or_end_the_start(scene) -> None:
