@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from longhaul.supervise.nodes.ledger import (
     FILE_NAME,
+    EventIndex,
     NodeEvent,
     append,
     concerning,
@@ -72,3 +73,17 @@ def test_the_last_word_on_a_part_counts(words: list[tuple[bool, str]]) -> None:
     events = [event("cordoned" if cordon else "released", [part]) for cordon, part in words]
     last = {part: cordon for cordon, part in words}
     assert cordons(events).keys() == {part for part, cordon in last.items() if cordon}
+
+
+PARTS = st.lists(st.sampled_from(["board:A", "gpu:1", "gpu:2", "gpu:3"]), min_size=1, unique=True)
+KINDS = st.sampled_from(["joined", "failed", "probed", "cordoned", "released"])
+
+
+@given(st.lists(st.tuples(KINDS, PARTS), max_size=12), PARTS)
+def test_an_index_tells_what_reading_all_events_does(told, parts) -> None:
+    events = [event(kind, own, time=float(n)) for n, (kind, own) in enumerate(told)]
+    index, node = EventIndex(events), node_of("a", parts)
+    assert concerning(node, index) == concerning(node, events)
+    assert cordons(index) == cordons(events)
+    assert list(index) == events
+    assert index[-1:] == events[-1:]

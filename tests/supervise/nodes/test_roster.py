@@ -8,7 +8,16 @@ from longhaul.config.recover import SuperviseSection
 from longhaul.parallel.layout import Layout
 from longhaul.supervise.nodes.ledger import NodeEvent, node_of
 from longhaul.supervise.nodes.placement import Machine, NodePlan
-from longhaul.supervise.nodes.roster import LEFT_OUT_S, PROBE_AGAIN_S, LeftOut, Standing, choose
+from longhaul.supervise.nodes.roster import (
+    LEFT_OUT_S,
+    PROBE_AGAIN_S,
+    LeftOut,
+    Standing,
+    can_do_without,
+    choose,
+    larger,
+    replaced_at_once,
+)
 
 NOW = 1_000_000_000.0
 DAY_S = 86_400.0
@@ -162,3 +171,30 @@ def test_a_released_node_is_probed_even_if_its_last_probe_was_passed() -> None:
     lifted = event(B, "released", 0.1, reason="a new fan", who="ann")
     choice = choose(replace(STANDING, events=(*STANDING.events, word, lifted)))
     assert (names(choice), [m.name for m in choice.probe]) == (("a", "b"), ["b"])
+
+
+def test_a_run_can_do_without_a_node_that_a_spare_or_fewer_replicas_stand_in_for() -> None:
+    running = replace(STANDING, before=("a", "b"))
+    assert can_do_without(running, A)
+    bound = replace(running, plan=plan(Layout(tensor=2)), gone={"c": "it does not answer"})
+    assert not can_do_without(bound, A)
+
+
+def test_a_slow_node_is_replaced_at_once_only_where_that_is_asked_for_and_a_proven_one_is_there():
+    world = choose(STANDING).world
+    asked = replace(
+        STANDING.plan, settings=SuperviseSection(node_ledger="shared", replace_stragglers=True)
+    )
+    slow = replace(STANDING, before=("a", "b"), slow=frozenset({"b"}), plan=asked)
+    assert replaced_at_once(slow, world) == ["b"]
+    assert replaced_at_once(replace(slow, plan=STANDING.plan), world) == []
+    assert replaced_at_once(replace(slow, events=probed(A, B)), world) == [], "c must be probed"
+    assert replaced_at_once(replace(slow, gone={"c": "away"}), world) == []
+
+
+def test_a_shrunk_world_grows_once_a_node_is_back() -> None:
+    short = replace(STANDING, machines=(A, B), gone={"b": "it does not answer"})
+    world = choose(short).world
+    assert world.shrunk
+    assert larger(short, world) is None
+    assert larger(replace(short, gone={}), world).names == ("a", "b")

@@ -22,7 +22,7 @@ from longhaul.supervise.nodes.history import (
     ordered,
     spans,
 )
-from longhaul.supervise.nodes.ledger import NodeEvent, append, read
+from longhaul.supervise.nodes.ledger import EventIndex, NodeEvent, append, read
 from longhaul.supervise.nodes.placement import Machine, NodePlan, World
 from longhaul.supervise.nodes.qualify import (
     Inquiry,
@@ -33,7 +33,7 @@ from longhaul.supervise.nodes.qualify import (
     wait_for_all,
 )
 from longhaul.supervise.nodes.reputation import admit
-from longhaul.supervise.nodes.roster import Choice, LeftOut, Standing, choose
+from longhaul.supervise.nodes.roster import Choice, Standing, can_do_without, choose
 from longhaul.supervise.restart import PATIENCE_S
 
 _ORDER_PATIENCE_S: Seconds = 30.0
@@ -106,7 +106,7 @@ class Fleet:
         return Standing(
             machines=tuple(self.census.machines),
             plan=self.plan,
-            events=self.events(),
+            events=EventIndex(self.events()),
             before=self._before,
             gone=dict(self.census.gone),
             left_out=left_out(events),
@@ -290,10 +290,7 @@ class Fleet:
 
     def can_do_without(self, name: str) -> bool:
         """Whether the run could go on without a node of its world."""
-        standing, machine = self.standing(), self.census.named(name)
-        out = LeftOut(machine.node, "", standing.now)
-        choice = choose(replace(standing, left_out=(*standing.left_out, out)))
-        return choice.world is not None and name not in choice.world.names
+        return can_do_without(self.standing(), self.census.named(name))
 
     def drain(self, name: str) -> dict[str, Any]:
         """What the journal keeps of a restart at a checkpoint; `name` is left out, if given."""

@@ -23,7 +23,7 @@ from longhaul.supervise.nodes.qualify import (
     probe_of,
 )
 from longhaul.supervise.nodes.reputation import after_corrected_errors
-from longhaul.supervise.nodes.roster import choose, must_be_probed
+from longhaul.supervise.nodes.roster import choose, larger, must_be_probed, replaced_at_once
 
 _CALL_EVERY_S: Seconds = 10.0
 """How often those that are not in the world are asked whether they are there again."""
@@ -187,10 +187,7 @@ class NodeHealthMonitor:
         if now - self._tried < _CALL_EVERY_S:
             return None
         self._tried = now
-        choice = choose(self._fleet.standing())
-        if choice.world is None or choice.probe or choice.world.shrunk:
-            return None
-        if out := sorted(slow_here - set(choice.world.names)):
+        if out := replaced_at_once(self._fleet.standing(), self._world):
             return Drain(f"{', '.join(out)} is slow, and another node is there", at_once=True)
         return None
 
@@ -220,14 +217,12 @@ class NodeHealthMonitor:
         self._ask()
         if not self._world.shrunk or self._probing:
             return None
-        choice = choose(self._fleet.standing())
-        if choice.world is None or choice.probe:
+        world = larger(self._fleet.standing(), self._world)
+        if world is None:
             return None
-        if choice.world.layout.size > self._world.layout.size:
-            back = ", ".join(sorted(set(choice.world.names) - set(self._world.names)))
-            return Drain(f"{back} can be used: {choice.world.layout.size} ranks instead of "
-                         f"{self._world.layout.size}")  # fmt: skip
-        return None
+        back = ", ".join(sorted(set(world.names) - set(self._world.names)))
+        ranks = f"{world.layout.size} ranks instead of {self._world.layout.size}"
+        return Drain(f"{back} can be used: {ranks}")
 
     def _ask(self) -> None:
         census = self._fleet.census

@@ -48,7 +48,7 @@ class WorldSpan:
 def admit(node: Node, events: Sequence[NodeEvent], now: Seconds) -> Admission:
     """Whether a node may join a world (incidents M8, M12)."""
     active = cordons(events)
-    if bad := sorted(node.shares(active)):
+    if bad := sorted(part for part in node.parts if part in active):
         event = active[bad[0]]
         known = f", then called {event.host}" if event.host != node.host else ""
         said = f"{node.host} has {bad[0]}, which was cordoned{known}: {event.reason}"

@@ -1,7 +1,7 @@
 """Who is used next, and why others are not; with fewer nodes, fewer replicas. Pure judgement."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from longhaul.core.units import Seconds
@@ -75,8 +75,8 @@ class Standing:
     machines: tuple[Machine, ...]
     """In the recipe's order, those that came in place of others last."""
     plan: NodePlan
-    events: tuple[NodeEvent, ...] = ()
-    before: tuple[str, ...] = ()
+    events: Sequence[NodeEvent] = ()
+    before: Collection[str] = ()
     """Names of the last world, whose nodes are kept if nothing is known against them."""
     gone: Mapping[str, str] = field(default_factory=dict)
     """Name → why, of those that do not answer."""
@@ -122,7 +122,7 @@ def choose(standing: Standing) -> Choice:
     choice = _chosen(standing, [m for m in usable if m.name not in suspected])
     if choice.world is None and suspected:
         choice = _chosen(standing, usable)
-    inside = choice.world.names if choice.world else ()
+    inside = frozenset(choice.world.names if choice.world else ())
     why = {m.name: "a spare" for m in usable} | suspected | absent
     absent = {m.name: why[m.name] for m in standing.machines if m.name not in inside}
     return replace(choice, absent=absent)
@@ -174,9 +174,11 @@ def _preferred(standing: Standing, usable: Sequence[Machine]) -> list[Machine]:
     """Best first: those that have just worked together, then the most reliable."""
     by_node = {machine.node: machine for machine in sorted(usable, key=lambda m: m.spare)}
     ranked = by_reliability(list(by_node), standing.events, standing.now)
-    kept = [m for m in usable if m.name in standing.before and m.name not in standing.slow]
+    before = frozenset(standing.before)
+    kept = [m for m in usable if m.name in before and m.name not in standing.slow]
     others = [by_node[node] for node in ranked]
-    fresh = [m for m in others if m not in kept and m.name not in standing.slow]
+    known = {machine.name for machine in kept}
+    fresh = [m for m in others if m.name not in known and m.name not in standing.slow]
     return [*kept, *fresh, *(m for m in others if m.name in standing.slow)]
 
 
@@ -193,3 +195,29 @@ def must_be_probed(machine: Machine, standing: Standing) -> bool:
     if own_ledger and not standing.before and not machine.ordered and not seen:
         return False
     return admit(machine.node, standing.events, standing.now).verdict == "probe"
+
+
+def can_do_without(standing: Standing, machine: Machine) -> bool:
+    """Whether the run could go on without a node of its world."""
+    out = LeftOut(machine.node, "", standing.now)
+    choice = choose(replace(standing, left_out=(*standing.left_out, out)))
+    return choice.world is not None and machine.name not in choice.world.names
+
+
+def replaced_at_once(standing: Standing, world: World) -> list[str]:
+    """Names of the slow nodes of a world that proven ones can take the place of now."""
+    slow_here = standing.slow & frozenset(world.names)
+    if not slow_here or not standing.plan.settings.replace_stragglers:
+        return []
+    choice = choose(standing)
+    if choice.world is None or choice.probe or choice.world.shrunk:
+        return []
+    return sorted(slow_here - frozenset(choice.world.names))
+
+
+def larger(standing: Standing, world: World) -> World | None:
+    """The world that a shrunk one can grow to now; None if it cannot, or a probe is due first."""
+    choice = choose(standing)
+    if choice.world is None or choice.probe:
+        return None
+    return choice.world if choice.world.layout.size > world.layout.size else None
