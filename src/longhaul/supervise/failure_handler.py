@@ -19,7 +19,13 @@ from longhaul.supervise.ends import (
     tell_replica_lost,
 )
 from longhaul.supervise.history import SupervisedRun, failures, unaccounted, usable_checkpoints
-from longhaul.supervise.nodes.answer import SILENT_CORRUPTION, accused, distrusted, on_one_machine
+from longhaul.supervise.nodes.answer import (
+    SILENT_CORRUPTION,
+    accused,
+    counted_remedy,
+    distrusted,
+    on_one_machine,
+)
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor
 from longhaul.supervise.nodes.history import newest_corrupt
@@ -110,6 +116,8 @@ class FailureHandler:
         cordoned = next(iter(judged[1]["cordoned"]), "") if judged is not None else ""
         remedy = "restart" if has_others else cause.remedy
         failure = Failure(cause.name, remedy, step, now, cordoned=cordoned)
+        remedy = counted_remedy(cause, others=self._fleet is not None)
+        failure = Failure(cause.name, remedy, step, now)
         counted: Sequence[Failure] = [*before, failure]
         if self.replicas is not None:
             cause = replace(cause, rank=number)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from longhaul.core.units import Seconds
-from longhaul.supervise.causes import Cause
+from longhaul.supervise.causes import Cause, Remedy
 from longhaul.supervise.nodes.ledger import Node
 from longhaul.supervise.nodes.placement import Machine, World
 from longhaul.supervise.nodes.reputation import WorldSpan, after_hang
@@ -90,6 +90,13 @@ def of_machine(cause: Cause) -> bool:
     """Whether a machine may be to blame, and not the program, the recipe, or another rank."""
     software = cause.name.startswith(_SOFTWARE) or cause.remedy == "stop"
     return not software and not cause.consequence
+
+
+def counted_remedy(cause: Cause, others: bool) -> Remedy:
+    """The remedy that a failure is counted with: a node that must not be used any more need not end
+    a run that has others.
+    """
+    return "restart" if others and cause.remedy == "cordon" else cause.remedy
 
 
 def accused(cause: Cause, verdict: MachineVerdict | None) -> Cause:
