@@ -36,6 +36,8 @@ from longhaul.supervise.nodes.roster import (
     larger,
     replaced_at_once,
 )
+from longhaul.supervise.ranks.progress import Phase
+from longhaul.supervise.ranks.watchdog import Learned, deadline
 from longhaul.supervise.restart import DAY_S, Failure, Plan, next_plan
 
 _SPANS = 12
@@ -50,6 +52,13 @@ class Judged:
     answer: Answer
     poisoned: frozenset[int]
     """Steps of checkpoints that must not be gone on from."""
+
+
+def hang_deadline(scenario: Scenario, phase: Phase) -> Seconds:
+    """How long the watchdog lets healthy ranks of this run be silent, as it has learned it."""
+    settings = scenario.recipe.supervise
+    learned = Learned({"step": {0: scenario.step_s}})
+    return deadline(phase, learned, settings) or settings.deadline_s
 
 
 class Decisions:

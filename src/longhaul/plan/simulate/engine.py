@@ -4,6 +4,7 @@ saves, is interrupted, and does what the supervisor's and the policy's own code 
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import simpy
@@ -18,19 +19,17 @@ from longhaul.plan.simulate.cluster import (
     Steps,
     machines_of,
 )
-from longhaul.plan.simulate.decisions import Decisions
+from longhaul.plan.simulate.decisions import Decisions, hang_deadline
 from longhaul.plan.simulate.inputs import Scenario
 from longhaul.plan.simulate.interruptions import Drain, Incident, Interruptions, Pause
 from longhaul.plan.simulate.numbers import Numbers
-from longhaul.plan.simulate.outcome import Outcome
+from longhaul.plan.simulate.outcome import Outcome, Result
 from longhaul.plan.simulate.progress import Progress
 from longhaul.plan.simulate.saves import Saves
 from longhaul.store.save_interval import best_interval
 from longhaul.supervise.nodes.answer import MachineVerdict
 from longhaul.supervise.nodes.placement import World
-from longhaul.supervise.ranks.progress import Phase
 from longhaul.supervise.ranks.stragglers import WINDOW_STEPS
-from longhaul.supervise.ranks.watchdog import Learned, deadline
 
 _LOOK_AGAIN_S: Seconds = 600.0
 """How often nodes are chosen again while there are too few: what was left out may be used again."""
@@ -240,7 +239,8 @@ class SimulatedRun:
         yield self._env.timeout(self._inputs.save_stall_s.value)
         step, now = int(self._progress.step), float(self._env.now)
         self._saves.add(step, now + self._inputs.save_write_s.value)
-        self._numbers.look(step, self._saves.states(step, now))
+        if self._numbers.is_look_due(step):
+            self._numbers.look(step, self._saves.states(step, now))
 
     def _interrupt(self, what: object) -> None:
         if self._interruptible and self._main is not None and self._main.is_alive:
@@ -327,10 +327,7 @@ class SimulatedRun:
         if fault.rate.shows == "hang":
             if self._inputs.hang_seen_s is not None:
                 return self._inputs.hang_seen_s.value
-            learned = Learned({"step": {0: self._scenario.step_s}})
-            phase: Phase = "step" if reached is not None else "start-up"
-            settings = self._scenario.recipe.supervise
-            return deadline(phase, learned, settings) or settings.deadline_s
+            return hang_deadline(self._scenario, "step" if reached is not None else "start-up")
         if fault.verdict is not None:
             return 0.0
         return self._inputs.crash_seen_s.value
@@ -372,3 +369,10 @@ class SimulatedRun:
         while True:
             self._progress.sample()
             yield self._env.timeout(self._scenario.days * DAY_S / 240)
+
+
+def simulate(scenario: Scenario, seeds: Sequence[int]) -> Result:
+    """The same scenario once with each seed; a seed has the same failures in every scenario of the
+    same size and rates, so that two of them can be compared.
+    """
+    return Result(scenario, tuple(SimulatedRun(scenario, seed).simulate() for seed in seeds))

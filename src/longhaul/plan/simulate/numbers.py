@@ -68,10 +68,12 @@ class Numbers:
         replays = asks_for_cause(plan, self._settings.recover)
         return Cure(plan, self._settings.recover.diagnose_steps if replays else 0)
 
+    def is_look_due(self, step: int) -> bool:
+        """Whether it is time to see if a lowered rate may rise again."""
+        return bool(self._ledger.recoveries) and step - self._looked >= _LOOK_EVERY_STEPS
+
     def look(self, step: int, states: Sequence[Safe]) -> None:
         """Let a lowered learning rate rise again where health allows it."""
-        if not self._ledger.recoveries or step - self._looked < _LOOK_EVERY_STEPS:
-            return
         self._looked = step
         self._course = Course(step, self._course.troubles)
         plan = decide(self._situation(step, states))

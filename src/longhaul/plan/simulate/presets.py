@@ -69,7 +69,7 @@ def _opt_inputs() -> Inputs:
                          "day; a series of diagnostic tests before each manual restart"),
         diagnosis_s=assumed(20 * MINUTE_S, 5 * MINUTE_S, HOUR_S, "s",
                             "scripts that replace a node, burn-in and InfiniBand tests"),
-        probe_s=assumed(15 * MINUTE_S, 5 * MINUTE_S, HOUR_S, "s", "GPU burn-in and InfiniBand test"),
+        probe_s=assumed(15 * MINUTE_S, 5 * MINUTE_S, HOUR_S, "s", "burn-in and InfiniBand test"),
         probe_finds=assumed(0.6, 0.3, 0.9, "", "nodes came up with the same ECC errors again"),
         replacement_s=assumed(6 * HOUR_S, 3 * HOUR_S, 24 * HOUR_S, "s",
                               f"{two}: replacement can take hours for a single machine"),
@@ -82,7 +82,7 @@ def _opt_inputs() -> Inputs:
         load_memory_s=_NONE,
         save_interval_s=assumed(1.4 * HOUR_S, 0.7 * HOUR_S, 2.8 * HOUR_S, "s", "250 updates"),
         save_stall_s=assumed(MINUTE_S, 20.0, 3 * MINUTE_S, "s", "1.6 TB to local disks"),
-        save_write_s=assumed(15 * MINUTE_S, 5 * MINUTE_S, 45 * MINUTE_S, "s", "upload to the store"),
+        save_write_s=assumed(15 * MINUTE_S, 5 * MINUTE_S, 45 * MINUTE_S, "s", "to the store"),
         snapshot_steps=_NONE,
         numeric_per_day=assumed(0.25, 0.1, 0.4, "a day",
                                 "its restarts 12.17 to 12.53 for loss scale and divergence"),
@@ -152,7 +152,7 @@ def _llama_inputs() -> Inputs:
         numeric_seen_s=_NONE,
         numeric_person_s=_NONE,
         planned_per_day=Input(47 / 54, "a day", f"{_LLAMA_PAPER}: 47 planned interruptions"),
-        planned_s=assumed(15 * MINUTE_S, 5 * MINUTE_S, HOUR_S, "s", "firmware, configuration, data"),
+        planned_s=assumed(15 * MINUTE_S, 5 * MINUTE_S, HOUR_S, "s", "firmware, settings, data"),
     )  # fmt: skip
 
 
@@ -182,5 +182,3 @@ def with_longhaul(scenario: Scenario) -> Scenario:
 def _recipe(name: str, steps: int, sequences: int, values: dict[str, object]) -> Recipe:
     base = {"train.steps": steps, "train.tokens": None, "batch.sequences": sequences}
     return with_overrides(load_recipe(name).recipe, base | values)
-
-

@@ -7,7 +7,9 @@ from longhaul.core.records import Safe
 from longhaul.core.units import Seconds
 
 KEPT = 24
-"""Newest checkpoints that are kept: more than any decision looks back over here."""
+"""Newest checkpoints that are kept; of older ones one is kept for every hour, as
+`checkpoint.keep_every` does: wrong numbers may be found long after they were saved."""
+KEPT_EVERY_S: Seconds = 3600.0
 _SNAPSHOTS = 4
 """Snapshots in memory at a time, each older one given up for the newest."""
 
@@ -33,8 +35,13 @@ class Saves:
 
     def add(self, step: int, complete: Seconds) -> None:
         """A save that will be committed."""
-        self._saved = [s for s in self._saved if s.step < step][-KEPT + 1 :]
-        self._saved.append(Saved(step, complete))
+        saved = [s for s in self._saved if s.step < step]
+        if len(saved) > KEPT and self._is_close(saved[-KEPT - 1], saved[-KEPT]):
+            del saved[-KEPT]
+        self._saved = [*saved, Saved(step, complete)]
+
+    def _is_close(self, older: Saved, newer: Saved) -> bool:
+        return newer.complete - older.complete < KEPT_EVERY_S
 
     def gone_back(self, step: int) -> None:
         """The run goes on from a step: what was saved later is of another course."""

@@ -162,7 +162,8 @@ class EventIndex(Sequence[NodeEvent]):
 
     def __init__(self, events: Iterable[NodeEvent] = ()) -> None:
         self._events: list[NodeEvent] = []
-        self._by_part: dict[str, list[int]] = {}
+        self._by_part: dict[str, tuple[NodeEvent, ...]] = {}
+        self._numbers: dict[str, tuple[int, ...]] = {}
         self.cordoned: dict[str, NodeEvent] = {}
         """Part → the event that cordoned it, of all parts that are cordoned now."""
         for event in events:
@@ -171,14 +172,17 @@ class EventIndex(Sequence[NodeEvent]):
     def add(self, event: NodeEvent) -> None:
         """One more event, after all others."""
         for part in event.parts:
-            self._by_part.setdefault(part, []).append(len(self._events))
+            self._by_part[part] = (*self._by_part.get(part, ()), event)
+            self._numbers[part] = (*self._numbers.get(part, ()), len(self._events))
         self._events.append(event)
         _cordon(self.cordoned, event)
 
     def of(self, node: Node) -> tuple[NodeEvent, ...]:
         """The events of any part of a node, in order."""
-        found = [self._by_part[part] for part in node.parts if part in self._by_part]
-        numbers = found[0] if len(found) == 1 else sorted({n for one in found for n in one})
+        known = [part for part in node.parts if part in self._by_part]
+        if len(known) == 1:
+            return self._by_part[known[0]]
+        numbers = sorted({number for part in known for number in self._numbers[part]})
         return tuple(self._events[number] for number in numbers)
 
     def __len__(self) -> int:

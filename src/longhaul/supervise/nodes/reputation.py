@@ -48,10 +48,11 @@ class WorldSpan:
 def admit(node: Node, events: Sequence[NodeEvent], now: Seconds) -> Admission:
     """Whether a node may join a world (incidents M8, M12)."""
     active = cordons(events)
-    if bad := sorted(part for part in node.parts if part in active):
-        event = active[bad[0]]
+    if bad := [part for part in node.parts if part in active]:
+        part = min(bad)
+        event = active[part]
         known = f", then called {event.host}" if event.host != node.host else ""
-        said = f"{node.host} has {bad[0]}, which was cordoned{known}: {event.reason}"
+        said = f"{node.host} has {part}, which was cordoned{known}: {event.reason}"
         return Admission("refuse", said)
     own = concerning(node, events)
     probes = [event for event in own if event.kind == "probed"]

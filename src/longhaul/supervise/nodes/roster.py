@@ -172,13 +172,14 @@ def _chosen(standing: Standing, usable: Sequence[Machine]) -> Choice:
 
 def _preferred(standing: Standing, usable: Sequence[Machine]) -> list[Machine]:
     """Best first: those that have just worked together, then the most reliable."""
-    by_node = {machine.node: machine for machine in sorted(usable, key=lambda m: m.spare)}
-    ranked = by_reliability(list(by_node), standing.events, standing.now)
     before = frozenset(standing.before)
     kept = [m for m in usable if m.name in before and m.name not in standing.slow]
+    known = {machine.node for machine in kept}
+    rest = [machine for machine in usable if machine.node not in known]
+    by_node = {machine.node: machine for machine in sorted(rest, key=lambda m: m.spare)}
+    ranked = by_reliability(list(by_node), standing.events, standing.now)
     others = [by_node[node] for node in ranked]
-    known = {machine.name for machine in kept}
-    fresh = [m for m in others if m.name not in known and m.name not in standing.slow]
+    fresh = [machine for machine in others if machine.name not in standing.slow]
     return [*kept, *fresh, *(m for m in others if m.name in standing.slow)]
 
 
