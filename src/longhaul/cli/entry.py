@@ -57,6 +57,7 @@ def application() -> typer.Typer:
         preflight,
         recipes,
         runs,
+        simulate,
         study,
         train,
     )
@@ -105,5 +106,6 @@ def application() -> typer.Typer:
     app.add_typer(data.app, name="data")
     app.command()(drill.drill)
     app.command()(study.ladder)
+    app.command()(simulate.simulate)
     app.command()(runs.compact)
     return app

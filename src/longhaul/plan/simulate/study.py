@@ -103,8 +103,12 @@ def at_size(gpus: int, failures: float = _FAILURES) -> Scenario:
     )  # fmt: skip
     per_day = gpus * LLAMA_3_405B.per_gpu_day
     sized = with_longhaul(replace(llama_3_405b(), gpus=gpus))
+    inputs = replace(
+        sized.inputs, planned_per_day=Input(0.0, "a day", "left out: it does not come with size")
+    )
     return replace(
         sized,
+        inputs=inputs,
         name=f"{gpus:,} GPUs",
         spares=max(1, round(away(sized))),
         days=min(max(failures / per_day, _LEAST_DAYS), _MOST_DAYS),
