@@ -23,7 +23,7 @@ from longhaul.board.simulation_figures import (
     words_of,
 )
 from longhaul.core.units import count, short_seconds
-from longhaul.plan.simulate.inputs import Input
+from longhaul.plan.simulate.inputs import NOT_TOLD, OWN, Input
 from longhaul.plan.simulate.outcome import Result, summed
 from longhaul.plan.simulate.study import Size, Swing
 
@@ -155,14 +155,28 @@ def _inputs(result: Result) -> str:
     scenario = result.scenario
     note = f"A step takes {scenario.step_s:.4g} s at full strength; {scenario.nodes:,} nodes of "
     note += f"{scenario.gpus_per_node}. Marked: assumed."
-    rows = "".join(_row(name, given) for name, given in scenario.inputs.listed())
+    told = [(name, given) for name, given in scenario.inputs.listed() if given.source != NOT_TOLD]
+    rows = "".join(_row(name, given) for name, given in told)
+    rows += "".join(
+        f"<tr><td>{escape(words_of(name))}</td><td>longhaul's own</td><td></td>"
+        f"<td>{escape(source)}</td></tr>"
+        for name, source in OWN.items()
+        if getattr(scenario.inputs, name) is None
+    )
     titles = ("input", "value", "span", "source")
     return f'<p class="note">{escape(note)}</p>' + table("operations", titles, rows)
 
 
+def _time(seconds: float) -> str:
+    for unit, length in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
 def _row(name: str, given: Input) -> str:
     def shown(value: float) -> str:
-        return short_seconds(value) if given.unit == "s" else f"{value:.3g} {given.unit}".strip()
+        return _time(value) if given.unit == "s" else f"{value:.3g} {given.unit}".strip()
 
     span = ""
     if given.low is not None and given.high is not None:

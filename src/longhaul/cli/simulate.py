@@ -84,7 +84,7 @@ def simulate(
     scenarios = scenarios_of(asked)
     with leaving_at_once():
         results = simulated(scenarios, seeds, say)
-        swings = varied(scenarios[0], min(seeds, 4), say) if vary else []
+        swings = varied(scenarios[0], seeds, say) if vary else []
     if page is not None:
         from longhaul.board.simulation import write_page
 

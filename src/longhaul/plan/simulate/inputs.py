@@ -11,6 +11,17 @@ from longhaul.plan.failure_rates import ASSUMED, FailureRate
 
 MINUTE_S: Final[Seconds] = 60.0
 HOUR_S: Final[Seconds] = 3600.0
+NOT_TOLD: Final = "not told of this run"
+"""Source of a figure that a scenario has no use for."""
+
+
+OWN: Final = {
+    "hang_seen_s": "the watchdog's deadline for such steps, by supervise/ranks/watchdog.py",
+    "silent_seen_s": "the next comparison of ranks, every monitor.hash_every steps",
+    "straggler_seen_s": "the steps that supervise/ranks/stragglers.py needs",
+    "save_interval_s": "as checkpoint.interval_steps = auto, by store/save_interval.py",
+}
+"""What stands in where an input is None."""
 
 
 @dataclass(frozen=True, slots=True)

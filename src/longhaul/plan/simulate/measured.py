@@ -2,6 +2,7 @@
 be carried from two processes to a thousand nodes and is therefore assumed.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -38,6 +39,8 @@ MEASURED: Final = (CRASH_SEEN, RECOVERED, HANG_SEEN, NAN_RECOVERED, STALL)
 
 _INIT_GPUS = 1024
 _INIT_S: Seconds = 3 * MINUTE_S
+_DOUBLING_S: Seconds = MINUTE_S
+"""Added to it by each doubling of the GPUs."""
 
 
 def under_longhaul(before: Inputs, gpus: int) -> Inputs:
@@ -46,7 +49,7 @@ def under_longhaul(before: Inputs, gpus: int) -> Inputs:
     What the cluster and its provider do (rates, repairs, bad machines that come back, planned
     work, stragglers, incidents of the numbers) stays as it is.
     """
-    scale = max(gpus / _INIT_GPUS, 1.0) ** 0.5
+    start_s = _INIT_S + _DOUBLING_S * math.log2(max(gpus / _INIT_GPUS, 1.0))
     return replace(
         before,
         crash_seen_s=assumed(10.0, 1.0, MINUTE_S, "s",
@@ -62,9 +65,9 @@ def under_longhaul(before: Inputs, gpus: int) -> Inputs:
                             "more ranks take longer"),
         probe_s=assumed(2 * MINUTE_S, MINUTE_S, 10 * MINUTE_S, "s", "longhaul's probe of a node"),
         probe_finds=assumed(0.9, 0.6, 1.0, ""),
-        restart_s=assumed(_INIT_S * scale, _INIT_S * scale / 3, 3 * _INIT_S * scale, "s",
-                          f"{RECOVERED.source}, imports included; process groups of a thousand "
-                          "ranks take minutes, and grow as the root of their number"),
+        restart_s=assumed(start_s, start_s / 3, 3 * start_s, "s",
+                          f"{RECOVERED.source}, imports included; process groups of 1,024 "
+                          "ranks are taken to cost 3 min, and each doubling one more"),
         load_s=assumed(2 * MINUTE_S, 0.5 * MINUTE_S, 10 * MINUTE_S, "s",
                        "a sharded read, each node its own part at 0.2 GB/s or more"),
         load_memory_s=assumed(10.0, 3.0, MINUTE_S, "s", NAN_RECOVERED.source),

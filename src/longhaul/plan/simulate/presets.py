@@ -11,12 +11,21 @@ from longhaul.config.load import load_recipe, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.parallel.layout import Layout
 from longhaul.plan.failure_rates import DAY_S, LLAMA_3_405B, OPT_175B
-from longhaul.plan.simulate.inputs import HOUR_S, MINUTE_S, Input, Inputs, Outage, Scenario, assumed
+from longhaul.plan.simulate.inputs import (
+    HOUR_S,
+    MINUTE_S,
+    NOT_TOLD,
+    Input,
+    Inputs,
+    Outage,
+    Scenario,
+    assumed,
+)
 from longhaul.plan.simulate.measured import under_longhaul
 
 _CHRONICLE: Final = "OPT-175B's chronicle (metaseq, projects/OPT/chronicles)"
 _LLAMA_PAPER: Final = "Llama 3 (arXiv 2407.21783), section 3.3.4"
-_NONE: Final = Input(0.0, "", "not told of this run")
+_NONE: Final = Input(0.0, "", NOT_TOLD)
 NO_SCALE: Final = Input(1.0, "×", "the published rates as they are")
 
 

@@ -1,5 +1,6 @@
 """What a simulation is asked: how far the assumed inputs matter, and what limits each size."""
 
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ SIZES: Final = (8, 64, 512, 1024, 4096, 16_384, 65_536, 131_072)
 """GPUs."""
 _FAILURES = 150.0
 """Failures that a size is simulated for, where that takes no more than `_MOST_DAYS`."""
+RESTARTS_EXPECTED: Final = 4.0
+"""Times the failures expected in a day, that `supervise.restarts_per_day` is raised to."""
 _MOST_DAYS, _LEAST_DAYS = 365.0, 1.0
 
 
@@ -94,14 +97,16 @@ def at_size(gpus: int, failures: float = _FAILURES) -> Scenario:
     """
     base = with_longhaul(llama_3_405b())
     nodes = -(-gpus // base.gpus_per_node)
+    per_day = gpus * LLAMA_3_405B.per_gpu_day
     recipe = with_overrides(
         load_recipe("llama-8b").recipe,
         {
             "train.steps": 100_000_000, "train.tokens": None, "batch.sequences": 16 * nodes,
             "supervise.replace_stragglers": True,
+            # The default of 100 would stop a run that fails every twenty minutes, as it should.
+            "supervise.restarts_per_day": max(100, math.ceil(RESTARTS_EXPECTED * per_day)),
         },
     )  # fmt: skip
-    per_day = gpus * LLAMA_3_405B.per_gpu_day
     sized = with_longhaul(replace(llama_3_405b(), gpus=gpus))
     inputs = replace(
         sized.inputs, planned_per_day=Input(0.0, "a day", "left out: it does not come with size")
