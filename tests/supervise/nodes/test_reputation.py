@@ -173,3 +173,9 @@ def test_every_node_has_one_role(seen: list[tuple[str, str, float]], needed: int
     train, spare = ranked[:needed], ranked[needed:]
     worst = max((failures_per_day(n, events, NOW) for n in train), default=0.0)
     assert all(failures_per_day(n, events, NOW) >= worst for n in spare)
+
+
+def test_a_node_that_fails_often_is_probed_before_every_use_and_only_once() -> None:
+    often = [of(A, "failed", days * DAY) for days in (9, 8, 7, 6, 5, 4)]
+    assert admit(A, [*often, of(A, "probed", HOUR)], NOW).verdict == "probe"
+    assert admit(A, [*often, of(A, "probed", 60.0)], NOW).verdict == "take"

@@ -88,7 +88,7 @@ class Numbers:
         self._ledger = fold(self._ledger, decision)
         to = plan.rollback.step if plan.rollback else step
         self._settings = with_overrides(self._recipe, self._ledger.overrides_at(to))
-        self._looked = min(self._looked, to)
+        self._looked = to
 
     def _situation(self, step: int, states: Sequence[Safe]) -> Situation:
         course, limits = self._course, self._settings.recover

@@ -17,6 +17,8 @@ failures of 2,048 nodes in 54 days, one per node in 264 days; young clusters are
 _PROBE_AGAIN_S: Seconds = 7 * DAY_S
 _BAD_RATE = 3.0
 """Times the prior's failure rate from which a node is probed before every use."""
+_FRESH_S: Seconds = 600.0
+"""A use follows its probe within this time, if other nodes are probed after it."""
 
 CORRECTED_PER_HOUR = 60.0
 """Corrected errors in an hour from which a node is drained. Healthy memory corrects a few a day;
@@ -68,7 +70,8 @@ def admit(node: Node, events: Sequence[NodeEvent], now: Seconds) -> Admission:
     if now - probes[-1].time > _PROBE_AGAIN_S:
         return Admission("probe", f"{node.host} was last probed more than a week ago")
     rate = failures_per_day(node, events, now) / (_PRIOR_FAILURES / _PRIOR_DAYS)
-    if rate >= _BAD_RATE:
+    # The probe that it has just passed is the one before this use: another would have no end.
+    if rate >= _BAD_RATE and now - probes[-1].time > _FRESH_S:
         return Admission("probe", f"{node.host} fails {rate:.1f} times as often as a usual node")
     return Admission("take", f"{node.host} has passed its probe and has not failed since")
 
