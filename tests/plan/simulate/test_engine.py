@@ -163,6 +163,7 @@ def test_an_outage_and_maintenance_are_booked_as_what_they_are():
 
 
 def test_the_same_seed_is_the_same_run():
-    first, again = (simulate(opt_175b(), [7]).outcomes for _ in range(2))
+    short = replace(opt_175b(), days=15.0)
+    first, again = (simulate(short, [7]).outcomes for _ in range(2))
     assert first == again
-    assert simulate(opt_175b(), [8]).outcomes != first
+    assert simulate(short, [8]).outcomes != first

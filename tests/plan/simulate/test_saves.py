@@ -1,5 +1,7 @@
 """What a simulated run can go back to."""
 
+from itertools import pairwise
+
 from longhaul.plan.simulate.saves import KEPT, Saves
 
 
@@ -29,7 +31,7 @@ def test_old_checkpoints_are_thinned_but_reach_far_back():
     assert usable[-KEPT:] == list(range(500 - KEPT + 1, 501))
     assert usable[:2] == [0, 1]
     older = usable[2:-KEPT]
-    assert all(5 <= late - early <= 7 for early, late in zip(older, older[1:], strict=False))
+    assert all(5 <= late - early <= 7 for early, late in pairwise(older))
 
 
 def test_snapshots_live_as_long_as_the_nodes_that_hold_them():
