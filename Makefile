@@ -5,6 +5,9 @@
   bench-loader bench-prepare bench-dedup bench-cause bench-planning \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-board board-pictures figures lab lab-ends lab-prevention \
   slurm-drills launch-schemas drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak drills-move preflight clean
+  bench-loader bench-prepare bench-dedup bench-cause \
+  bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-simulation bench-board board-pictures figures lab lab-ends lab-prevention \
+  drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -37,6 +40,7 @@ help:
 	@echo "make bench-save      measure how long a save keeps training waiting"
 	@echo "make bench-prefetch  show that gathering weights overlaps computing"
 	@echo "make bench-recovery  time to detect and to recover, steps lost"
+	@echo "make bench-simulation  published runs simulated, and what limits each size (a quarter of an hour)"
 	@echo "make bench-board     the board on a run of a million steps: first picture, updates, memory"
 	@echo "make board-pictures  the pictures of docs/board.md, from a run in trouble"
 	@echo "make preflight RECIPE=NAME   what would fail later, said in two minutes"
@@ -248,6 +252,9 @@ board-pictures: setup-dev
 
 bench-recovery: setup
 	$(BIN)/python -m benchmarks.recovery
+
+bench-simulation: setup-dev
+	$(BIN)/python -m benchmarks.simulation
 
 # The lab trains 610 small runs, an hour; once trained they are kept in prepared/.
 lab: setup-dev
