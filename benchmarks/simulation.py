@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,11 @@ from longhaul.plan.simulate.study import (
 DOCUMENT = ROOT / "docs" / "simulation.md"
 COMMAND = "python -m benchmarks.simulation"
 NAMES = ("opt-175b", "llama-3-405b")
-_SHORT_DAYS = 6.75
-"""Of the large preset where its inputs are varied: an eighth of its days."""
-_FAILURES = 60.0
+_SHORT_DAYS = 4.5
+"""Of the large preset where its inputs are varied: a twelfth of its days."""
+_FAILURES = 40.0
 _SPARES_AT = 16_384
-_SPARES = (0, 3, 6, 12, 24)
+_SPARES = (0, 3, 6, 12)
 POINTS = 0.05
 
 
@@ -212,9 +212,13 @@ def gathered(seeds: Sequence[int], workers: int) -> tuple[dict[str, Any], list[R
         runs = [pool.submit(simulate, preset(*kind), large[kind]) for kind in kinds]
         sizes = [pool.submit(sized, gpus, few, _FAILURES) for gpus in reversed(SIZES)]
         small = {kind: kind[0] == NAMES[0] for kind in kinds}
-        swung = [pool.submit(swings, short(*k), seeds[: 6 if small[k] else 2]) for k in kinds]
+        swung = [pool.submit(swings, short(*k), seeds[: 4 if small[k] else 2]) for k in kinds]
         spans = [pool.submit(span, short(*k), 40 if small[k] else 12) for k in kinds]
         spares = pool.submit(by_spares, at_size(_SPARES_AT, _FAILURES), _SPARES, few)
+        waiting = [*runs, *sizes, *swung, *spans, spares]
+        for number, one in enumerate(as_completed(waiting), 1):
+            one.exception()
+            print(f"  {number} of {len(waiting)} parts", flush=True)
         results = [one.result() for one in runs]
         found = [one.result() for one in reversed(sizes)]
         swept = [one.result() for one in swung]

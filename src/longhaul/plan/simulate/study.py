@@ -17,7 +17,7 @@ from longhaul.plan.simulate.inputs import Input, Scenario
 from longhaul.plan.simulate.outcome import Part, Result
 from longhaul.plan.simulate.presets import llama_3_405b, with_longhaul
 
-SIZES: Final = (8, 128, 1024, 4096, 16_384, 65_536, 131_072)
+SIZES: Final = (8, 128, 1024, 4096, 16_384, 131_072)
 """GPUs."""
 _FAILURES = 150.0
 """Failures that a size is simulated for, where that takes no more than `_MOST_DAYS`."""

@@ -47,14 +47,21 @@ class WorldSpan:
     """It ended because a rank did not arrive."""
 
 
+def refusal(node: Node, events: Sequence[NodeEvent]) -> str:
+    """Why a node must not join any world: a part of it is cordoned; else nothing (incident M8)."""
+    active = cordons(events)
+    bad = [part for part in node.parts if part in active] if active else []
+    if not bad:
+        return ""
+    part = min(bad)
+    event = active[part]
+    known = f", then called {event.host}" if event.host != node.host else ""
+    return f"{node.host} has {part}, which was cordoned{known}: {event.reason}"
+
+
 def admit(node: Node, events: Sequence[NodeEvent], now: Seconds) -> Admission:
     """Whether a node may join a world (incidents M8, M12)."""
-    active = cordons(events)
-    if bad := [part for part in node.parts if part in active]:
-        part = min(bad)
-        event = active[part]
-        known = f", then called {event.host}" if event.host != node.host else ""
-        said = f"{node.host} has {part}, which was cordoned{known}: {event.reason}"
+    if said := refusal(node, events):
         return Admission("refuse", said)
     own = concerning(node, events)
     probes = [event for event in own if event.kind == "probed"]
@@ -98,7 +105,7 @@ def failures_per_day(node: Node, events: Sequence[NodeEvent], now: Seconds) -> f
 
 def by_reliability(nodes: Sequence[Node], events: Sequence[NodeEvent], now: Seconds) -> list[Node]:
     """The nodes that are not refused, the most reliable first (incident M12); equals in order."""
-    fit = [node for node in nodes if admit(node, events, now).verdict != "refuse"]
+    fit = [node for node in nodes if not refusal(node, events)]
     return sorted(fit, key=lambda node: failures_per_day(node, events, now))
 
 

@@ -8,7 +8,7 @@ from longhaul.core.units import Seconds
 from longhaul.parallel.layout import Layout
 from longhaul.supervise.nodes.ledger import Node, NodeEvent, concerning
 from longhaul.supervise.nodes.placement import Machine, NodePlan, World
-from longhaul.supervise.nodes.reputation import admit, by_reliability
+from longhaul.supervise.nodes.reputation import admit, by_reliability, refusal
 from longhaul.supervise.restart import DAY_S
 
 
@@ -131,12 +131,12 @@ def choose(standing: Standing) -> Choice:
 def _unusable(standing: Standing) -> dict[str, str]:
     found = dict(standing.gone)
     for machine in standing.machines:
-        admission = admit(machine.node, standing.events, standing.now)
+        refused = refusal(machine.node, standing.events)
         own = concerning(machine.node, standing.events)
         # A person's release asks for another try at once.
         last = [e for e in own if e.kind in ("probed", "released")][-1:]
-        if admission.verdict == "refuse":
-            found[machine.name] = admission.reason
+        if refused:
+            found[machine.name] = refused
         elif last and not last[0].passed and standing.now - last[0].time < PROBE_AGAIN_S:
             found.setdefault(machine.name, f"it has not passed its probe: {last[0].reason}")
     return found
