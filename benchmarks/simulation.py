@@ -1,6 +1,6 @@
 """Published runs simulated, the span over what is assumed, and a study over sizes.
 
-    python -m benchmarks.simulation [--seeds 16] [--workers 2] [--page simulation.html]
+    python -m benchmarks.simulation [--seeds 8] [--workers 2] [--page simulation.html]
 
 Every figure of docs/simulation.md comes from here: results go to `results/simulation.json`, tables
 to the document. Nothing is measured but the time of a simulated run; the figures are the same on
@@ -32,13 +32,12 @@ from benchmarks.common import (
 from longhaul.board.simulation import write_page
 from longhaul.plan.simulate.engine import simulate
 from longhaul.plan.simulate.inputs import Scenario
-from longhaul.plan.simulate.outcome import PARTS, Result
+from longhaul.plan.simulate.outcome import PARTS
 from longhaul.plan.simulate.presets import preset
 from longhaul.plan.simulate.study import (
     CHANGES,
     SIZES,
     Size,
-    Span,
     Swing,
     at_size,
     by_spares,
@@ -52,7 +51,9 @@ COMMAND = "python -m benchmarks.simulation"
 NAMES = ("opt-175b", "llama-3-405b")
 _SHORT_DAYS = 4.5
 """Of the large preset where its inputs are varied: a twelfth of its days."""
-_FAILURES = 40.0
+_HALF_DAYS = 27.0
+"""Of the large preset itself: half of its days, as its rates do not change."""
+_FAILURES = 30.0
 _SPARES_AT = 16_384
 _SPARES = (0, 3, 6, 12)
 POINTS = 0.05
@@ -202,47 +203,56 @@ def _said(value: float, unit: str) -> str:
     return f"{value:.3g} s"
 
 
-def gathered(seeds: Sequence[int], workers: int) -> tuple[dict[str, Any], list[Result], list[Size],
-                                                           list[Swing]]:  # fmt: skip
-    """Everything, the large runs with three seeds."""
-    few = seeds[:3]
+def jobs(seeds: Sequence[int]) -> dict[str, tuple[Any, ...]]:
+    """Name of a part → what makes it; cheap ones first."""
+    few, found = seeds[:3], dict[str, tuple[Any, ...]]()
     kinds = [(name, longhaul) for name in NAMES for longhaul in (False, True)]
+    for kind in kinds:
+        small = kind[0] == NAMES[0]
+        scenario = preset(*kind) if small else replace(preset(*kind), days=_HALF_DAYS)
+        found[f"run {preset(*kind).name}"] = (simulate, scenario, seeds if small else few)
+        found[f"span {preset(*kind).name}"] = (span, short(*kind), 24 if small else 8)
+    for gpus in SIZES:
+        found[f"size {gpus}"] = (sized, gpus, few, _FAILURES)
+    was = short(NAMES[0], False)
+    found[f"swings {was.name}"] = (swings, was, few)
+    found["spares"] = (by_spares, at_size(_SPARES_AT, _FAILURES), _SPARES, few)
+    return found
+
+
+def gathered(seeds: Sequence[int], workers: int) -> dict[str, Any]:
+    """Every part by name, as it is."""
     with ProcessPoolExecutor(workers) as pool:
-        large = {kind: few if preset(*kind).gpus > 4096 else seeds for kind in kinds}
-        runs = [pool.submit(simulate, preset(*kind), large[kind]) for kind in kinds]
-        sizes = [pool.submit(sized, gpus, few, _FAILURES) for gpus in reversed(SIZES)]
-        small = {kind: kind[0] == NAMES[0] for kind in kinds}
-        swung = [pool.submit(swings, short(*k), seeds[: 4 if small[k] else 2]) for k in kinds]
-        spans = [pool.submit(span, short(*k), 40 if small[k] else 12) for k in kinds]
-        spares = pool.submit(by_spares, at_size(_SPARES_AT, _FAILURES), _SPARES, few)
-        waiting = [*runs, *sizes, *swung, *spans, spares]
-        for number, one in enumerate(as_completed(waiting), 1):
-            one.exception()
-            print(f"  {number} of {len(waiting)} parts", flush=True)
-        results = [one.result() for one in runs]
-        found = [one.result() for one in reversed(sizes)]
-        swept = [one.result() for one in swung]
-        spanned: list[Span] = [one.result() for one in spans]
-        names = [result.scenario.name for result in results]
-        parts = {
-            "runs": [result.as_json() for result in results],
-            "swings": {
-                n: [swing_json(s) for s in own] for n, own in zip(names, swept, strict=True)
-            },
-            "spans": {n: asdict(one) for n, one in zip(names, spanned, strict=True)},
-            "sizes": [size_json(size) for size in found],
-            "spares": [
-                {"spares": count, "effective": i.value, "low": i.low, "high": i.high}
-                for count, i in spares.result()
-            ],
-        }
-    parts["seconds"] = {preset(*k).name: timed(*k) for k in kinds[:2]}
-    return parts, results, found, swept[0]
+        running = {pool.submit(*job): name for name, job in jobs(seeds).items()}
+        found = dict[str, Any]()
+        for one in as_completed(running):
+            found[running[one]] = one.result()
+            print(f"  {running[one]}: {len(found)} of {len(running)} parts", flush=True)
+    return found
+
+
+def parts_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for the result file."""
+    names = [preset(name, longhaul).name for name in NAMES for longhaul in (False, True)]
+    return {
+        "runs": [found[f"run {name}"].as_json() for name in names],
+        "spans": {name: asdict(found[f"span {name}"]) for name in names},
+        "swings": {
+            name: [swing_json(swing) for swing in found[f"swings {name}"]]
+            for name in names if f"swings {name}" in found
+        },
+        "sizes": [size_json(found[f"size {gpus}"]) for gpus in SIZES],
+        "spares": [
+            {"spares": count, "effective": i.value, "low": i.low, "high": i.high}
+            for count, i in found["spares"]
+        ],
+        "seconds": {preset(NAMES[0], own).name: timed(NAMES[0], own) for own in (False, True)},
+    }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=16)
+    parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--page", type=Path)
     parser.add_argument("--tables", action="store_true", help="only write the tables again")
@@ -251,14 +261,20 @@ def main() -> None:
     if asked.tables:
         parts = json.loads(path.read_text())["parts"]
     else:
-        parts, results, sizes, first = gathered(range(asked.seeds), asked.workers)
+        found = gathered(range(asked.seeds), asked.workers)
+        parts = parts_of(found)
         bars = bars_of(parts)
         body = {"benchmark": "simulation", "command": COMMAND, **circumstances()}
         body |= {"bars": [asdict(bar) for bar in bars], "parts": parts}
         path.write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n")
         print_table("simulation", bars)
         if asked.page is not None:
-            write_page(asked.page, results, first, sizes)
+            results = [one for name, one in found.items() if name.startswith("run ")]
+            ordered = sorted(
+                results, key=lambda result: (result.scenario.gpus, result.scenario.name)
+            )
+            sizes = [found[f"size {gpus}"] for gpus in SIZES]
+            write_page(asked.page, ordered, found["swings OPT-175B"], sizes)
     for name, text in tables(parts).items():
         rewrite_block(DOCUMENT, name, text)
 

@@ -23,7 +23,7 @@ _FAILURES = 150.0
 """Failures that a size is simulated for, where that takes no more than `_MOST_DAYS`."""
 RESTARTS_EXPECTED: Final = 4.0
 """Times the failures expected in a day, that `supervise.restarts_per_day` is raised to."""
-_MOST_DAYS, _LEAST_DAYS = 365.0, 1.0
+_MOST_DAYS, _LEAST_DAYS = 365.0, 0.5
 
 
 @dataclass(frozen=True, slots=True)
