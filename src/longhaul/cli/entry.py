@@ -55,6 +55,7 @@ def application() -> typer.Typer:
         move,
         plan,
         preflight,
+        qualify,
         recipes,
         runs,
         simulate,
@@ -102,6 +103,8 @@ def application() -> typer.Typer:
     app.command()(launch.launch)
     app.command(hidden=True)(launch.launched)
     app.command()(launch.image)
+    app.command()(qualify.qualify)
+    app.command()(qualify.evidence)
     app.command()(study.profile)
     app.add_typer(data.app, name="data")
     app.command()(drill.drill)

@@ -48,6 +48,18 @@ class Point(StrEnum):
     monotonic clock, and `node`, empty where a run has no nodes."""
     NODE_ANSWER = "node-answer"
     """A node was asked if it is there. Value: its answer; None: this machine. Context: `node`."""
+    PRODUCT = "product"
+    """A device has multiplied known matrices. Value: the bytes. Context: `device`."""
+    PRODUCT_WINDOW = "product-window"
+    """A device's speed is about to be looked at once more. Value: the share of all looks so far."""
+    PATTERN = "pattern"
+    """Memory was filled with a pattern. Value: a tensor of it, which may be changed in place."""
+    DISK_WRITE = "disk-write"
+    """The battery is about to write to a folder. Value: the folder."""
+    NODE_FACTS = "node-facts"
+    """The versions and limits of this node were read. Value: the facts."""
+    BEFORE_COLLECTIVE = "before-collective"
+    """This rank is about to join the others in a collective of the battery. Value: its rank."""
 
 
 HANDLERS: dict[Point, list[Handler]] = {}
