@@ -51,6 +51,15 @@ def machines(names: Names = None, blind: Blind = False, keep: Keep = None) -> No
 
 
 @app.command()
+def qualify(names: Names = None, keep: Keep = None) -> None:
+    """Inject each fault that `longhaul qualify` must find, Q1 to Q12; H: ten healthy batteries."""
+    from drills.qualification import drill_qualify
+
+    with drill_folder(keep) as room:
+        leave(drill_qualify(names or (), room, say))
+
+
+@app.command()
 def recovery(keep: Keep = None) -> None:
     """Let three things befall a run, and compare its end with the same run left alone."""
     from drills.recovery import drill_recovery

@@ -136,7 +136,7 @@ def heat_map(found: Mapping[tuple[str, str], float], unit: str, late: bool) -> s
                 f'<text x="{_LABEL - 8}" y="{place[name] - _LABEL + cell * 1.5 + 4}" '
                 f'text-anchor="end" font-size="12" style="fill:var(--ink)">{text}</text>'
                 f'<text x="{middle_of}" y="{cell - 6}" text-anchor="middle" font-size="12" '
-                f'style="fill:var(--ink)">{escape(name[: max(1, cell // 7)])}</text>'
+                f'style="fill:var(--ink)">{escape(name[-max(1, cell // 7) :])}</text>'
             )
     width, height = _LABEL + cell * len(names), cell * (len(names) + 1)
     scale = f"in {'ms' if late else 'GB/s'}; median {figure(middle, unit)}"

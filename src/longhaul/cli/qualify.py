@@ -41,7 +41,7 @@ def qualify(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.01, help="of load on each device", show_default="2; quick: a second"),
+        typer.Option(min=0.01, help="of load on each device", show_default="2; quick: 2 seconds"),
     ] = None,
     out: Annotated[
         Path,

@@ -38,7 +38,7 @@ class Options:
     """Size of the recipe's; 0 if there is no recipe."""
     free_wanted: Bytes = storage.NEEDED
     seconds: Seconds | None = None
-    """Of load on each device; 1 when quick, 120 otherwise."""
+    """Of load on each device; 2 when quick, 120 otherwise."""
     meet_s: Seconds = 120.0
     """Within which all ranks must have come."""
     exchange_s: Seconds = 30.0
@@ -49,7 +49,7 @@ class Options:
     @property
     def load_s(self) -> Seconds:
         """Seconds of load on each device."""
-        return self.seconds if self.seconds is not None else 1.0 if self.quick else 120.0
+        return self.seconds if self.seconds is not None else 2.0 if self.quick else 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def _linked(
     say("links: hang test, collectives, pairs of nodes")
     found: list[Measurement] = []
     device = chosen[0].device
-    names = {rank: str(each["host"]) for rank, each in met.items()}
+    names = {rank: str(met[rank]["host"]) for rank in sorted(met)}
     leaders = [min(r for r in names if names[r] == name) for name in dict.fromkeys(names.values())]
     try:
         group = links.Links(meeting, device, options.exchange_s)

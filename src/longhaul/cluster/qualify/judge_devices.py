@@ -21,8 +21,8 @@ _GPU = Limits(warn=0.95, fail=0.85)
 """Against neighbours. Assumed: GPUs of one kind in one room differ by a few per cent; one that is
 15 % behind holds up a whole job, as all wait for the slowest."""
 _CORE = Limits(warn=0.5, fail=0.5, past_fail=0.4)
-"""A core that has one busy neighbour all the time gets half, and the upper decile of windows of
-30 ms is more than that as soon as the neighbour is idle for one moment in ten."""
+"""A core that has one busy neighbour all the time gets half; its best windows of 30 ms are more
+than that as soon as the neighbour is idle for one moment in twenty."""
 _TABLE = Limits(warn=0.85, fail=0.70)
 """Against the best product of the table: that is over shapes, ours is one shape (8192³)."""
 _PEAK = Limits(warn=0.60, fail=0.50)

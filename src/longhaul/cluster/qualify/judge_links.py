@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from longhaul.cluster.qualify.comparing import (
     Limits,
@@ -66,7 +66,9 @@ def judge_links(
                     continue
                 seen_hang = True
                 expected = "every rank joins a first collective and leaves it before the deadline"
-                yield plain(report, one, _HANG, expected)
+                found = plain(report, one, _HANG, expected)
+                # Whoever waited is not at fault, so no node is blamed for what it did not get.
+                yield replace(found, node="", device=f"rank {report.rank}") if one.wrong else found
             else:
                 yield _rate(reports, past, report, one)
     yield from _pairs(reports, past)

@@ -20,10 +20,17 @@ from longhaul.core.units import Bytes, Seconds
 _COPIED: Bytes = 256 << 20
 _SIZES_GPU: tuple[Bytes, ...] = tuple(1 << power for power in range(12, 31, 3))
 _SIZES_CPU: tuple[Bytes, ...] = (1 << 12, 1 << 17, 1 << 22)
-_PAIR_GPU, _PAIR_CPU = 64 << 20, 1 << 20
-_PINGS, _PASSES = 20, 3
+_PAIR_GPU, _PAIR_CPU = 64 << 20, 256 << 10
+_PINGS, _PASSES = 8, 3
 _ROUNDS = 3
 _LOOK_EVERY_S: Seconds = 0.0002
+
+
+# Torch 2.13 has new names for both, and warns of the old ones.
+_ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_REDUCE_SCATTER: Callable[..., Any] = getattr(
+    dist, "reduce_scatter_single", dist.reduce_scatter_tensor
+)
 
 
 class Unreached(Exception):
@@ -131,11 +138,11 @@ class Links:
 
     def _all_gather(self, volume: Bytes) -> Callable[[], Any]:
         share, whole = self._shares(volume)
-        return lambda: dist.all_gather_into_tensor(whole, share, async_op=True)
+        return lambda: _ALL_GATHER(whole, share, async_op=True)
 
     def _reduce_scatter(self, volume: Bytes) -> Callable[[], Any]:
         share, whole = self._shares(volume)
-        return lambda: dist.reduce_scatter_tensor(share, whole, async_op=True)
+        return lambda: _REDUCE_SCATTER(share, whole, async_op=True)
 
     def _floats(self, volume: Bytes) -> torch.Tensor:
         return torch.zeros(max(1, volume // 4), device=self._device)
@@ -150,19 +157,19 @@ class Links:
         Every pair is measured in each of some rounds, spread over the time, and its best counts:
         what disturbs one moment is not a bad cable.
         """
-        if self._place.rank not in leaders or len(leaders) < 2:
-            return
-        own = leaders.index(self._place.rank)
+        own = leaders.index(self._place.rank) if self._place.rank in leaders else None
         rates: dict[int, float] = {}
         pings: dict[int, float] = {}
         for _ in range(_ROUNDS):
             for partner in tournament(len(leaders), own):
-                if partner is not None:
+                # A slow pair must not look like the hang of those who wait for one of the two.
+                self._timed(self._all_reduce(4), "the border of two rounds of pairs")
+                if own is not None and partner is not None:
                     ping, rate = self._exchange(leaders[partner], first=own < partner)
                     pings[partner] = min(ping, pings.get(partner, ping))
                     rates[partner] = max(rate, rates.get(partner, rate))
-        for partner, rate in rates.items():
-            label = f"{names[own]} → {names[partner]}"
+        for partner, rate in rates.items() if own is not None else ():
+            label = f"{names[own or 0]} → {names[partner]}"
             yield Measurement(group="links", name="pair rate", device=label, value=rate, unit="B/s")
             yield Measurement(group="links", name="pair latency", device=label,
                               value=pings[partner], unit="s")  # fmt: skip
@@ -219,12 +226,15 @@ class Links:
             raise Unreached(f"{what}: {str(error).splitlines()[0][:200]}") from error
 
 
-def tournament(players: int, own: int) -> Iterator[int | None]:
+def tournament(players: int, own: int | None) -> Iterator[int | None]:
     """Whom player `own` meets in each round, so that all meet all and no two share a partner (the
-    circle method); None: nobody in that round.
+    circle method). None: nobody in that round, as always for `own` None, who only watches.
     """
     even = players + players % 2
     for turn in range(even - 1):
+        if own is None:
+            yield None
+            continue
         if own == even - 1:
             partner = turn * (even // 2) % (even - 1)
         else:

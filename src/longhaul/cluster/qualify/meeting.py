@@ -105,7 +105,7 @@ class Meeting:
                 break
             if waited:
                 time.sleep(_LOOK_EVERY_S)
-        return found
+        return {rank: found[rank] for rank in sorted(found)}
 
     def announce(self, what: str, value: Any) -> None:
         """What rank 0 has to say to all."""

@@ -30,7 +30,7 @@ a core to itself, if only for a moment, is told from one that always shares it."
 _ROUNDS = 8
 """In which all devices are looked at in turn, so that what disturbs one moment disturbs them all;
 the first half against the second shows throttling."""
-UPPER = 0.9
+UPPER = 0.95
 """Quantile of the windows that stands for a device: what it does when nothing disturbs it."""
 _MOST_CORES = 16
 _REPEATS = 5
@@ -126,7 +126,7 @@ def _figures(
 
 
 def upper(values: Sequence[float]) -> float:
-    """The upper decile of some values."""
+    """What some values reach at their best, single ones aside."""
     return sorted(values)[round(UPPER * (len(values) - 1))]
 
 

@@ -1,0 +1,105 @@
+"""A rank of a battery with a fault in it: `python -m drills.qualify_rank FAULT qualify …`."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from longhaul.cli.entry import main
+from longhaul.core.faults import Point, register
+
+BURN = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+parent = os.getppid()
+print("burning", flush=True)
+while os.getppid() == parent:
+    for _ in range(1_000_000):
+        pass
+"""
+"""A busy neighbour on one core, for as long as its parent lives."""
+BURNERS = 12
+"""On a core: more than what else may run on a shared machine, which they push to the other core."""
+
+
+def burn(cores: list[int]) -> list[subprocess.Popen[bytes]]:
+    """Busy neighbours on these cores, all of them at work when this returns."""
+    started = [
+        subprocess.Popen([sys.executable, "-c", BURN, str(core)], stdout=subprocess.PIPE)
+        for core in cores
+        for _ in range(BURNERS)
+    ]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"burning\n"
+    return started
+
+
+def stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.communicate()
+
+
+_started: list[subprocess.Popen[bytes]] = []
+
+
+def throttle(so_far: float) -> None:
+    """From the middle on, every core has busy neighbours."""
+    if so_far >= 0.5 and not _started:
+        _started.extend(burn(list(range(os.cpu_count() or 1))))
+
+
+_flipped: list[str] = []
+
+
+def flip_product(value: bytes, device: str) -> bytes | None:
+    """One bit, once, of the products of the last core."""
+    if device != f"core {max(range(os.cpu_count() or 1))}" or _flipped:
+        return None
+    _flipped.append(device)
+    changed = bytearray(value)
+    changed[1000] ^= 4
+    return bytes(changed)
+
+
+def flip_memory(chunk: Any) -> None:
+    if not _flipped:
+        _flipped.append("memory")
+        chunk[12_345] ^= 1 << 20
+
+
+def slow_disk(_: Any) -> None:
+    time.sleep(0.3)
+
+
+def other_version(facts: dict[str, Any]) -> dict[str, Any]:
+    return facts | {"driver": "535.104.05"}
+
+
+def usual_version(facts: dict[str, Any]) -> dict[str, Any]:
+    return facts | {"driver": "580.95.05"}
+
+
+def stop_here(_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+FAULTS = {
+    "none": (),
+    "throttle": ((Point.PRODUCT_WINDOW, throttle),),
+    "flip-product": ((Point.PRODUCT, flip_product),),
+    "flip-memory": ((Point.PATTERN, flip_memory),),
+    "slow-disk": ((Point.DISK_WRITE, slow_disk),),
+    "old-driver": ((Point.NODE_FACTS, other_version),),
+    "driver": ((Point.NODE_FACTS, usual_version),),
+    "hang": ((Point.BEFORE_COLLECTIVE, stop_here),),
+}
+
+if __name__ == "__main__":
+    for at, handler in FAULTS[sys.argv.pop(1)]:
+        register(at, handler)
+    main()
