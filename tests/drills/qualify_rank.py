@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from longhaul.cli.entry import main
@@ -25,9 +26,15 @@ BURNERS = 12
 
 
 def burn(cores: list[int]) -> list[subprocess.Popen[bytes]]:
-    """Busy neighbours on these cores, all of them at work when this returns."""
+    """Busy neighbours on these cores, all of them at work when this returns.
+
+    Each has a session of its own: the kernel deals out time between sessions first (autogroup), so
+    that those of one session would take each other's time, and their parent's on every core.
+    """
     started = [
-        subprocess.Popen([sys.executable, "-c", BURN, str(core)], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", BURN, str(core)], stdout=subprocess.PIPE, start_new_session=True
+        )
         for core in cores
         for _ in range(BURNERS)
     ]
@@ -44,13 +51,28 @@ def stop(processes: list[subprocess.Popen[bytes]]) -> None:
         process.communicate()
 
 
-_started: list[subprocess.Popen[bytes]] = []
+LAST = f"core {max(range(os.cpu_count() or 1))}"
 
 
-def throttle(so_far: float) -> None:
-    """From the middle on, every core has busy neighbours."""
-    if so_far >= 0.5 and not _started:
-        _started.extend(burn(list(range(os.cpu_count() or 1))))
+def half_clock(work: Callable[[], object], device: str, so_far: float) -> Callable[[], object]:
+    """The work takes twice as long, as at half the clock."""
+
+    def twice() -> None:
+        work()
+        work()
+
+    return twice
+
+
+def half_clock_of_last(
+    work: Callable[[], object], device: str, so_far: float
+) -> Callable[[], object]:
+    return half_clock(work, device, so_far) if device == LAST else work
+
+
+def throttle(work: Callable[[], object], device: str, so_far: float) -> Callable[[], object]:
+    """From the middle on, as of a device that has become hot."""
+    return half_clock(work, device, so_far) if so_far >= 0.5 else work
 
 
 _flipped: list[str] = []
@@ -58,7 +80,7 @@ _flipped: list[str] = []
 
 def flip_product(value: bytes, device: str) -> bytes | None:
     """One bit, once, of the products of the last core."""
-    if device != f"core {max(range(os.cpu_count() or 1))}" or _flipped:
+    if device != LAST or _flipped:
         return None
     _flipped.append(device)
     changed = bytearray(value)
@@ -90,6 +112,8 @@ def stop_here(_: Any) -> None:
 
 FAULTS = {
     "none": (),
+    "half-clock": ((Point.PRODUCT_WINDOW, half_clock),),
+    "half-clock-of-one": ((Point.PRODUCT_WINDOW, half_clock_of_last),),
     "throttle": ((Point.PRODUCT_WINDOW, throttle),),
     "flip-product": ((Point.PRODUCT, flip_product),),
     "flip-memory": ((Point.PATTERN, flip_memory),),

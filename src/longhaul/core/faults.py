@@ -51,7 +51,8 @@ class Point(StrEnum):
     PRODUCT = "product"
     """A device has multiplied known matrices. Value: the bytes. Context: `device`."""
     PRODUCT_WINDOW = "product-window"
-    """A device's speed is about to be looked at once more. Value: the share of all looks so far."""
+    """A device's speed is about to be looked at once more. Value: the work that is timed. Context:
+    `device`; `so_far`, the share of all looks that were made."""
     PATTERN = "pattern"
     """Memory was filled with a pattern. Value: a tensor of it, which may be changed in place."""
     DISK_WRITE = "disk-write"
