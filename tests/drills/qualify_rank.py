@@ -21,7 +21,7 @@ while os.getppid() == parent:
         pass
 """
 """A busy neighbour on one core, for as long as its parent lives."""
-BURNERS = 12
+BURNERS = 24
 """On a core: more than what else may run on a shared machine, which they push to the other core."""
 
 

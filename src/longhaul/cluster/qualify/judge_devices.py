@@ -25,9 +25,10 @@ _CORE = Limits(warn=0.8, fail=0.7)
 one core (SMT) take turns at its units."""
 _COPY = Limits(warn=0.4, fail=0.4, past_fail=0.3)
 """Of a core's copies: all cores share the memory, so that neighbours slow them."""
-_LEAST_TIME = Limits(warn=0.2, fail=0.2)
-"""Of a core's time, at the best moments of either half. On a machine that others share a process
-gets a half or a third now and then; one that never gets a fifth has neighbours that never rest."""
+_LEAST_TIME = Limits(warn=0.15, fail=0.15)
+"""Of a core's time, at the best moments of either half. Machines that others share leave a process
+a third of a core at such moments (measured with eight busy processes on two cores); one that never
+gets a seventh has neighbours that never rest."""
 _TABLE = Limits(warn=0.85, fail=0.70)
 """Against the best product of the table: that is over shapes, ours is one shape (8192³)."""
 _PEAK = Limits(warn=0.60, fail=0.50)

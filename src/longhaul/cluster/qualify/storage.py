@@ -28,8 +28,10 @@ _PIECE: Bytes = 8 << 20
 """Written and fsynced at once."""
 _SMALL: Bytes = 4096
 _WRITERS = 4
-_SENT: Bytes = 1 << 20
+SENT: Bytes = 1 << 20
+"""To a remote place and back."""
 _PATIENCE = Patience(answer_s=15.0)
+"""A store that is well answers within a second; a person waits for this one."""
 NEEDED: Bytes = 1 << 30
 """Free space without which not even a small checkpoint and its journal fit."""
 
@@ -82,37 +84,44 @@ def _measured(room: Path, where: str, seconds: Seconds, checkpoint: Bytes) -> It
 
 
 def write_speed(folder: Path, seconds: Seconds = 2.0, most: Bytes = 256 << 20) -> float:
-    """Bytes a second that reach the medium of `folder`, fsync included; OSError if none can."""
+    """Bytes a second that reach the medium of `folder`, fsync included; OSError if none can.
+
+    The median piece counts, so that what stops this process for a moment is not the medium's.
+    """
     piece = os.urandom(_PIECE)
+    took: list[Seconds] = []
     with tempfile.TemporaryFile(dir=folder, prefix=".longhaul-speed-") as file:
-        began, written = time.monotonic(), 0
-        while written < most and (not written or time.monotonic() - began < seconds):
+        until = time.monotonic() + seconds
+        while not took or (time.monotonic() < until and len(took) < most // _PIECE):
+            began = time.monotonic()
             point(Point.DISK_WRITE, folder)
             file.write(piece)
             file.flush()
             os.fsync(file.fileno())
-            written += _PIECE
-        return written / (time.monotonic() - began)
+            took.append(time.monotonic() - began)
+    return _PIECE / statistics.median(took)
 
 
 def _read_speed(room: Path, seconds: Seconds) -> float:
-    """Past the page cache, as far as the system allows it."""
+    """Past the page cache, as far as the system allows it; of the median piece."""
     path = room / "read"
     with path.open("wb") as file:
         for _ in range(8):
             file.write(os.urandom(_PIECE))
         file.flush()
         os.fsync(file.fileno())
-    began, size = time.monotonic(), 0
-    while not size or (time.monotonic() - began < seconds / 2 and size < (1 << 30)):
+    took: list[Seconds] = []
+    until = time.monotonic() + seconds / 2
+    while not took or (time.monotonic() < until and len(took) < 128):
         with path.open("rb") as file:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            while piece := file.read(_PIECE):
-                size += len(piece)
-    took = time.monotonic() - began
+            began = time.monotonic()
+            while file.read(_PIECE):
+                took.append(time.monotonic() - began)
+                began = time.monotonic()
     path.unlink()
-    return size / took
+    return _PIECE / statistics.median(took)
 
 
 def _together(room: Path, seconds: Seconds) -> float:
@@ -137,11 +146,14 @@ def _fsyncs(room: Path, seconds: Seconds) -> list[Seconds]:
 
 
 def _per_second(work: Callable[[int], int], seconds: Seconds) -> float:
-    began, done, number = time.monotonic(), 0, 0
-    while number < 20 or (time.monotonic() - began < seconds / 4 and number < 5000):
-        done += work(number)
-        number += 1
-    return done / (time.monotonic() - began)
+    """Operations in a second, by the median of the tries."""
+    took: list[Seconds] = []
+    until = time.monotonic() + seconds / 4
+    while len(took) < 20 or (time.monotonic() < until and len(took) < 5000):
+        began = time.monotonic()
+        done = work(len(took))
+        took.append((time.monotonic() - began) / done)
+    return 1.0 / max(statistics.median(took), 1e-9)
 
 
 def _small_file(room: Path, number: int) -> int:
@@ -175,11 +187,11 @@ def send_and_remove(address: str, folder: Path) -> str:
     """Send 1 MB to a store, which is read back and compared, and remove it; the store's name."""
     store = StoreFiles(address, patience=_PATIENCE)
     local = folder / "sent"
-    local.write_bytes(os.urandom(_SENT))
+    local.write_bytes(os.urandom(SENT))
     sha256 = hashlib.sha256(local.read_bytes()).hexdigest()
     path = f".preflight-{uuid.uuid4().hex[:12]}"
     try:
-        store.send(local, path, FileEntry(name=path, size_bytes=_SENT, sha256=sha256))
+        store.send(local, path, FileEntry(name=path, size_bytes=SENT, sha256=sha256))
     finally:
         store.remove(path)
     return store.name

@@ -1,37 +1,22 @@
 """Preflight: whether checkpoints of the true size will fit, and what a save will cost."""
 
-import hashlib
-import os
 import shutil
-import tempfile
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from longhaul.cluster.qualify.storage import SENT, send_and_remove, write_speed
 from longhaul.config.train import CheckpointSection
 from longhaul.core.errors import LonghaulError
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
 from longhaul.plan.memory import checkpoint_bytes
 from longhaul.run.preflight.context import Check, PreflightContext, failed, judged, skipped
 from longhaul.run.preflight.data import vocabulary
-from longhaul.store.manifest import FileEntry
 from longhaul.store.save_interval import between_failures, daly_interval
-from longhaul.store.store_files import StoreFiles
-from longhaul.store.transfers import Patience
 
-_PIECE: Bytes = 8 << 20
-"""Written and fsynced at once, to time a medium."""
-_MOST_WRITTEN: Bytes = 256 << 20
-_MOST_S: Seconds = 2.0
-"""Writing ends with whichever of the two comes first."""
 _BESIDE = 3
 """Beside `keep_last`: the newest good one, one as old as the snapshots, one being written."""
-_SENT: Bytes = 1 << 20
-"""To a remote place and back."""
-_PATIENCE = Patience(answer_s=15.0)
-"""A store that is well answers within a second; a person waits for this one."""
 
 
 def check_disk(context: PreflightContext) -> Iterator[Check]:
@@ -70,7 +55,7 @@ def check_remote(context: PreflightContext) -> Iterator[Check]:
         except LonghaulError as error:
             yield failed("remote", error)
             continue
-        figure = f"{name}: {short_bytes(_SENT)} sent, read back and removed in {took_s:.2f} s"
+        figure = f"{name}: {short_bytes(SENT)} sent, read back and removed in {took_s:.2f} s"
         yield judged("remote", figure, address=name, seconds=took_s)
 
 
@@ -78,19 +63,6 @@ def checkpoints_kept(settings: CheckpointSection, steps: int | None) -> int:
     """How many lie in the run's folder at once, at most; `steps` None if only hours limit it."""
     by_step = (steps or 0) // settings.keep_every if settings.keep_every else 0
     return settings.keep_last + _BESIDE + by_step
-
-
-def write_speed(folder: Path) -> float:
-    """Bytes a second that reach the medium of `folder`, fsync included; OSError if none can."""
-    piece = os.urandom(_PIECE)
-    with tempfile.TemporaryFile(dir=folder, prefix=".longhaul-preflight-") as file:
-        began, written = time.monotonic(), 0
-        while written < _MOST_WRITTEN and time.monotonic() - began < _MOST_S:
-            file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-            written += _PIECE
-        return written / (time.monotonic() - began)
 
 
 def _space(context: PreflightContext, each: Bytes, folder: Path) -> Check:
@@ -116,14 +88,5 @@ def _space(context: PreflightContext, each: Bytes, folder: Path) -> Check:
 
 def _try_store(address: str, folder: Path) -> tuple[str, Seconds]:
     """The store's name and the seconds it took to send a file, read it back and remove it."""
-    store = StoreFiles(address, patience=_PATIENCE)
-    local = folder / "sent"
-    local.write_bytes(os.urandom(_SENT))
-    sha256 = hashlib.sha256(local.read_bytes()).hexdigest()
     began = time.monotonic()
-    path = f".preflight-{uuid.uuid4().hex[:12]}"
-    try:
-        store.send(local, path, FileEntry(name=path, size_bytes=_SENT, sha256=sha256))
-    finally:
-        store.remove(path)
-    return store.name, time.monotonic() - began
+    return send_and_remove(address, folder), time.monotonic() - began
