@@ -8,6 +8,7 @@
   bench-loader bench-prepare bench-dedup bench-cause \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-simulation bench-board board-pictures figures lab lab-ends lab-prevention \
   drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight clean
+  drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight qualify-drills clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -53,6 +54,7 @@ help:
 	@echo "make drill-preempt   100 notices at random moments"
 	@echo "make drill-replicas  replicas killed one by one for five minutes (extra ft)"
 	@echo "make drill-soak      random faults for ten minutes"
+	@echo "make qualify-drills   each fault that longhaul qualify must find, and ten healthy batteries (ROWS=)"
 	@echo "make drills-numbers  inject what happened to others, and see that the run ends well"
 	@echo "make lab             judge the detectors on hundreds of small runs"
 	@echo "make lab-ends        how runs end, with the policy and with nobody acting (QUICK=1: minutes)"
@@ -184,6 +186,10 @@ drills-numbers: setup
 
 drills-machines: setup
 	$(DRILLS) machines $(ROWS) $(DRILL)
+
+# Each fault is injected into a real battery; namespaces and a tmpfs need root, and are left out without.
+qualify-drills: setup
+	$(DRILLS) qualify $(ROWS) $(DRILL)
 
 drill-resume: setup
 	$(DRILLS) resume $(DRILL)

@@ -34,9 +34,9 @@ _CEILINGS: dict[str, tuple[float, str]] = {
     "remote tier": (15.0, "assumed: a store that is well answers within seconds"),
 }
 _FLOOR, _CEILING = Limits(1.0, 1.0), Limits(1.0, 1.0, lower_is_better=True)
-_BESIDE = Limits(warn=0.2, fail=0.1, past_fail=0.1)
+_BESIDE = Limits(warn=0.1, fail=0.1)
 """A medium that several share may serve one of them at a tenth for a second, and is not broken."""
-_BESIDE_TIME = Limits(warn=0.1, fail=0.05, lower_is_better=True, past_fail=0.05)
+_BESIDE_TIME = Limits(warn=0.05, fail=0.05, lower_is_better=True)
 _MOST_SAVING = 0.1
 """Share of time that saves may take at the best interval: beyond, another medium pays."""
 

@@ -18,6 +18,7 @@ from longhaul.supervise.nodes.qualify import gpu_errors, host_errors
 _COPIED_GPU: Bytes = 1 << 30
 _COPIED_CORE: Bytes = 64 << 20
 """More than the caches of a core; those of large servers hold more, and are part of the figure."""
+_FEWEST_COPIES = 10
 _CHUNK: Bytes = 64 << 20
 _SHARE_GPU, _SHARE_HOST = 0.9, 0.5
 """Of what is free, for patterns."""
@@ -46,20 +47,21 @@ def rates(chosen: Sequence[Unit], seconds_each: Seconds) -> list[Measurement]:
 
 
 def _copies(source: torch.Tensor, target: torch.Tensor, seconds: Seconds) -> Iterator[float]:
-    until, first, calls = time.perf_counter() + seconds, True, 1
-    while first or time.perf_counter() < until:
-        now = time.perf_counter if target.is_cuda else time.thread_time
+    now = time.perf_counter if target.is_cuda else time.thread_time
+    target.copy_(source)  # touches new pages, which takes longer than the copy
+    until, made, calls = time.perf_counter() + seconds, 0, 1
+    while made < _FEWEST_COPIES or time.perf_counter() < until:
+        if target.is_cuda:
+            torch.cuda.synchronize(target.device)
         began = now()
         for _ in range(calls):
             target.copy_(source)
         if target.is_cuda:
             torch.cuda.synchronize(target.device)
         took = max(now() - began, 1e-9)
-        if not first:  # the first one touches new pages
-            yield 2.0 * source.numel() * calls / took
-        calls = max(1, min(calls * 2, round(calls * WINDOW_S / max(took, 1e-6))))
-        first = False
-    yield 2.0 * source.numel() / took
+        yield 2.0 * source.numel() * calls / took
+        calls = max(1, min(calls * 2, round(calls * WINDOW_S / took)))
+        made += 1
 
 
 @torch.no_grad()
