@@ -99,6 +99,7 @@ def _references(
     """A floor that holds for every medium, the same figure on other nodes, its own history."""
     found: list[Reference | None] = []
     lower = one.unit == "s"
+    ample = one.name in _FLOORS and (one.value or 0.0) > _AMPLE * _FLOORS[one.name][0]
     bars = _BESIDE_TIME if lower else _BESIDE
     if one.name in _FLOORS:
         value, why = _FLOORS[one.name]
@@ -106,7 +107,7 @@ def _references(
     if one.name in _CEILINGS:
         value, why = _CEILINGS[one.name]
         found.append(Reference(value, "most that is usable", why, _CEILING))
-    if one.value is not None and not (lower and one.value < _NO_WAIT_S):
+    if one.value is not None and not ample and not (lower and one.value < _NO_WAIT_S):
         others = same_elsewhere(reports, report, one, any_device=False)
         found.append(neighbours(one.value, others, bars))
         key = f"{one.name}@{one.device}" if one.device else one.name
@@ -114,6 +115,8 @@ def _references(
     return found
 
 
+_AMPLE = 10.0
+"""Times the floor beyond which nobody waits for a medium, however much faster another one is."""
 _NO_WAIT_S = 0.01
 """A time below it is no wait, however much smaller another one is."""
 

@@ -146,7 +146,7 @@ def _fsyncs(room: Path, seconds: Seconds) -> list[Seconds]:
 
 
 def _per_second(work: Callable[[int], int], seconds: Seconds) -> float:
-    """Operations in a second, by the faster quarter of the tries: most of one is the processor's."""
+    """Operations in a second, by the faster quarter of the tries, least disturbed."""
     took: list[Seconds] = []
     until = time.monotonic() + seconds / 4
     while len(took) < 20 or (time.monotonic() < until and len(took) < 5000):
