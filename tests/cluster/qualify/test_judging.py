@@ -141,6 +141,16 @@ def test_a_slow_fsync_fails_and_a_fast_one_beside_a_faster_passes() -> None:
     assert not only(list(judge_storage(pair, {})), "fail")
 
 
+def test_a_medium_that_nobody_waits_for_is_not_compared() -> None:
+    def files(value: float) -> Measurement:
+        return of("small files", value, group="storage", unit="files/s", device="/x", facts={})
+
+    ample = [node("a", files(1_000.0)), node("b", files(50_000.0))]
+    assert not only(list(judge_storage(ample, {})), "fail")
+    scarce = [node("a", files(300.0)), node("b", files(50_000.0))]
+    assert only(list(judge_storage(scarce, {})), "fail") == [("a", "small files")]
+
+
 def test_what_was_refused_fails_with_its_reason() -> None:
     full = of("write", None, group="storage", unit="B/s", device="/x", wrong="No space left")
     (check,) = judge_storage([node("a", full)], {})

@@ -22,8 +22,8 @@ _FABRIC = Limits(warn=0.8, fail=0.6)
 """Of rates between GPUs. Assumed: equal cables differ by a few per cent, and one that has lost half
 its lanes, the usual fault, by half."""
 _SOCKETS = Limits(warn=0.15, fail=0.15)
-"""Of rates over TCP between processes on shared cores: the best of three rounds of three still varies
-threefold with the load (measured); a link that has fallen back to the next lower kind has a tenth."""
+"""Of rates over TCP between processes on shared cores: the best of three rounds still varies
+threefold with the load (measured); a link that fell back to the next lower kind has a tenth."""
 _LATENCY = Limits(warn=0.2, fail=0.2, lower_is_better=True)
 _LEAST_LATENCY_S = 1e-3
 """A latency below it is no fault, however much smaller another one is: a scheduler's time slice."""
