@@ -248,7 +248,7 @@ def drills() -> tuple[Drill, ...]:
               (Expected("hang", ("rank 1 on b",)),), within_s=10 * DEADLINE_S),
         Drill("Q12", "b is never started",
               lambda room: together(room, ["none"] * 3, "host,links", None, [1], "--meet", "15"),
-              (Expected("hang", ("rank 1 did not come to the meeting",)),)),
+              (Expected("hang", ("rank 1 did not come to the rendezvous",)),)),
     )  # fmt: skip
 
 

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from longhaul.cluster.qualify import host, links, memory, products, storage
-from longhaul.cluster.qualify.meeting import Meeting, Place, boot_id
 from longhaul.cluster.qualify.records import GROUPS, Group, Measurement, Report, report_of
+from longhaul.cluster.qualify.rendezvous import Place, Rendezvous, boot_id
 from longhaul.core.machine import machine
 from longhaul.core.units import Bytes, Seconds
 from longhaul.supervise.nodes.ledger import node_of, read_node
@@ -82,42 +82,42 @@ def alone(options: Options, say: Say) -> Gathered:
     return Gathered((_report(0, found, chosen),), 1)
 
 
-def together(options: Options, place: Place, say: Say) -> tuple[Gathered | None, Meeting]:
+def together(options: Options, place: Place, say: Say) -> tuple[Gathered | None, Rendezvous]:
     """The battery of all ranks; what was gathered in rank 0, None in the others."""
-    meeting = Meeting(place, options.meet_s)
+    rendezvous = Rendezvous(place, options.meet_s)
     name, _ = identity()
     chosen = products.units(place.local_rank)
     serial = boot_id() if chosen[0].device.type == "cpu" else f"{place.rank}"
-    meeting.hand_in("met", {"host": name, "boot": serial})
-    met = meeting.gather("met", options.meet_s)
-    absent = [(rank, "", "the meeting") for rank in range(place.size) if rank not in met]
-    found = _in_turn(options, chosen, meeting, met, say)
+    rendezvous.hand_in("met", {"host": name, "boot": serial})
+    met = rendezvous.gather("met", options.meet_s)
+    absent = [(rank, "", "the rendezvous") for rank in range(place.size) if rank not in met]
+    found = _in_turn(options, chosen, rendezvous, met, say)
     if "host" in options.groups:
-        found += _clock(meeting, options, sorted(met))
+        found += _clock(rendezvous, options, sorted(met))
     if "links" in options.groups:
         if absent:
             missing = ", ".join(str(rank) for rank, *_ in absent)
             why = f"rank {missing} is absent, and links are measured with all"
             found.append(Measurement(group="links", name="collectives", skipped=why))
         else:
-            found += _linked(options, chosen, meeting, met, say)
-    meeting.hand_in("report", _report(place.rank, found, chosen).as_json())
+            found += _linked(options, chosen, rendezvous, met, say)
+    rendezvous.hand_in("report", _report(place.rank, found, chosen).as_json())
     if place.rank:
-        return None, meeting
-    reports = meeting.gather("report", 2 * options.exchange_s, list(met))
+        return None, rendezvous
+    reports = rendezvous.gather("report", 2 * options.exchange_s, list(met))
     absent += [
-        (rank, str(met[rank]["host"]), _last_seen(meeting, rank))
+        (rank, str(met[rank]["host"]), _last_seen(rendezvous, rank))
         for rank in met if rank not in reports
     ]  # fmt: skip
     return Gathered(tuple(report_of(reports[r]) for r in sorted(reports)), place.size,
-                    tuple(absent)), meeting  # fmt: skip
+                    tuple(absent)), rendezvous  # fmt: skip
 
 
-def _last_seen(meeting: Meeting, rank: int) -> str:
+def _last_seen(rendezvous: Rendezvous, rank: int) -> str:
     phases = {"left": "its report", "joining": "the end of the first collective",
               "arrived": "the first collective", "local": "the forming of the group",
               "met": "the end of its own measurements"}  # fmt: skip
-    return next(what for key, what in phases.items() if meeting.store.check([f"{key}/{rank}"]))
+    return next(what for key, what in phases.items() if rendezvous.store.check([f"{key}/{rank}"]))
 
 
 def _report(rank: int, found: Sequence[Measurement], chosen: Sequence[products.Unit]) -> Report:
@@ -131,21 +131,21 @@ def _report(rank: int, found: Sequence[Measurement], chosen: Sequence[products.U
 
 
 def _in_turn(
-    options: Options, chosen: Sequence[products.Unit], meeting: Meeting, met: dict[int, Any],
+    options: Options, chosen: Sequence[products.Unit], rendezvous: Rendezvous, met: dict[int, Any],
     say: Say,
 ) -> list[Measurement]:  # fmt: skip
     """The local part. Ranks that share the processor of one machine take turns, or each would be
     the other's busy neighbour.
     """
-    own = meeting.place.rank
+    own = rendezvous.place.rank
     sharing = [rank for rank in sorted(met) if met[rank]["boot"] == met[own]["boot"]]
     before = sharing[: sharing.index(own)]
-    meeting.gather("local", options.local_s if before else 0.0, before)
+    rendezvous.gather("local", options.local_s if before else 0.0, before)
     leads = own == min(rank for rank in met if met[rank]["host"] == met[own]["host"])
     found = _locally(options, chosen, say, leads=leads)
-    meeting.hand_in("local")
+    rendezvous.hand_in("local")
     after = [rank for rank in sorted(met) if rank != own]
-    meeting.gather("local", options.local_s, after)
+    rendezvous.gather("local", options.local_s, after)
     return found
 
 
@@ -196,12 +196,12 @@ def _has_edac(root: Path = Path("/")) -> bool:
     return any((root / "sys/devices/system/edac/mc").glob("mc*"))
 
 
-def _clock(meeting: Meeting, options: Options, ranks: Sequence[int]) -> list[Measurement]:
+def _clock(rendezvous: Rendezvous, options: Options, ranks: Sequence[int]) -> list[Measurement]:
     others = [rank for rank in ranks if rank]
-    if meeting.place.rank == 0:
-        meeting.serve_clock(others, options.exchange_s)
+    if rendezvous.place.rank == 0:
+        rendezvous.serve_clock(others, options.exchange_s)
         return []
-    offset = meeting.clock_offset(options.exchange_s)
+    offset = rendezvous.clock_offset(options.exchange_s)
     if offset is None:
         why = "rank 0 did not answer for the time"
         return [Measurement(group="host", name="clock", skipped=why)]
@@ -209,7 +209,7 @@ def _clock(meeting: Meeting, options: Options, ranks: Sequence[int]) -> list[Mea
 
 
 def _linked(
-    options: Options, chosen: Sequence[products.Unit], meeting: Meeting, met: dict[int, Any],
+    options: Options, chosen: Sequence[products.Unit], rendezvous: Rendezvous, met: dict[int, Any],
     say: Say,
 ) -> list[Measurement]:  # fmt: skip
     """Through the process group; a rank that does not come ends all of it at the deadline."""
@@ -219,9 +219,9 @@ def _linked(
     names = {rank: str(met[rank]["host"]) for rank in sorted(met)}
     leaders = [min(r for r in names if names[r] == name) for name in dict.fromkeys(names.values())]
     try:
-        group = links.Links(meeting, device, options.exchange_s)
+        group = links.Links(rendezvous, device, options.exchange_s)
         group.first_collective()
-        if not _all_left(meeting, options.exchange_s):
+        if not _all_left(rendezvous, options.exchange_s):
             raise links.Unreached("not all ranks left the first collective")
         found.append(Measurement(group="links", name="hang"))
         found += group.collectives(options.quick)
@@ -235,10 +235,10 @@ def _linked(
     return found
 
 
-def _all_left(meeting: Meeting, within_s: Seconds) -> bool:
+def _all_left(rendezvous: Rendezvous, within_s: Seconds) -> bool:
     """All ranks take the same decision: rank 0's."""
-    if meeting.place.rank == 0:
-        there = len(meeting.gather("left", within_s)) == meeting.place.size
-        meeting.announce("linked", there)
+    if rendezvous.place.rank == 0:
+        there = len(rendezvous.gather("left", within_s)) == rendezvous.place.size
+        rendezvous.announce("linked", there)
         return there
-    return bool(meeting.hear("linked", 2 * within_s))
+    return bool(rendezvous.hear("linked", 2 * within_s))

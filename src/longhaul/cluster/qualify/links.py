@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from longhaul.cluster.qualify.meeting import Meeting
 from longhaul.cluster.qualify.products import Unit, upper
 from longhaul.cluster.qualify.records import Measurement
+from longhaul.cluster.qualify.rendezvous import Rendezvous
 from longhaul.core.faults import Point, point
 from longhaul.core.units import Bytes, Seconds
 
@@ -80,15 +80,15 @@ def _copy_rate(
 class Links:
     """The process group of a battery, and what is measured through it."""
 
-    def __init__(self, meeting: Meeting, device: torch.device, within_s: Seconds) -> None:
+    def __init__(self, rendezvous: Rendezvous, device: torch.device, within_s: Seconds) -> None:
         """Form the group; `Unreached` if it is not there within the time."""
-        self._meeting, self._device, self._within_s = meeting, device, within_s
-        self._place = meeting.place
+        self._rendezvous, self._device, self._within_s = rendezvous, device, within_s
+        self._place = rendezvous.place
         backend = "nccl" if device.type == "cuda" else "gloo"
         if device.type == "cuda":
             torch.cuda.set_device(device)
             os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-        store = dist.PrefixStore("links", meeting.store)  # type: ignore[attr-defined]
+        store = dist.PrefixStore("links", rendezvous.store)  # type: ignore[attr-defined]
         try:
             dist.init_process_group(
                 backend, store=store, rank=self._place.rank,
@@ -100,14 +100,14 @@ class Links:
 
     def first_collective(self) -> None:
         """The hang test: say that this rank has come, join, and say that it has left."""
-        self._meeting.hand_in("arrived")
+        self._rendezvous.hand_in("arrived")
         point(Point.BEFORE_COLLECTIVE, self._place.rank)
-        self._meeting.hand_in("joining")
+        self._rendezvous.hand_in("joining")
         total = torch.ones(1, device=self._device)
         self._wait(dist.all_reduce(total, async_op=True), "all-reduce")
         if int(total) != self._place.size:
             raise Unreached(f"an all-reduce of ones over {self._place.size} gave {int(total)}")
-        self._meeting.hand_in("left")
+        self._rendezvous.hand_in("left")
 
     def collectives(self, quick: bool) -> Iterator[Measurement]:
         """Bus bandwidth by size, and latency; algorithm and bus as in nccl-tests/PERFORMANCE.md."""

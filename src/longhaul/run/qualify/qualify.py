@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from longhaul.cluster.qualify.battery import Gathered, Options, alone, together
-from longhaul.cluster.qualify.meeting import Meeting, place_of
 from longhaul.cluster.qualify.outcome import Outcome, judge, outcome_of
 from longhaul.cluster.qualify.records import GROUPS, Group
 from longhaul.cluster.qualify.remembering import (
@@ -21,6 +20,7 @@ from longhaul.cluster.qualify.remembering import (
     past_of,
     response_times,
 )
+from longhaul.cluster.qualify.rendezvous import Rendezvous, place_of
 from longhaul.config.load import load_recipe
 from longhaul.config.size import known_vocabulary
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
@@ -79,23 +79,23 @@ def qualify(asked: Asked, say: Say) -> Result:
         if place.size == 1:
             outcome, notes = _conclude(asked, ledger, alone(options, say))
             return Result(outcome.code, outcome, 1, notes)
-        gathered, meeting = together(options, place, say if not place.rank else _silent)
+        gathered, rendezvous = together(options, place, say if not place.rank else _silent)
         if gathered is None:
-            heard = meeting.hear("code", 4 * options.exchange_s)
-            meeting_over(meeting)
+            heard = rendezvous.hear("code", 4 * options.exchange_s)
+            rendezvous_over(rendezvous)
             code = ExitCode.NEEDS_PERSON if heard is None else ExitCode(heard)
             return Result(code, None, place.size)
         outcome, notes = _conclude(asked, ledger, gathered)
-        meeting.announce("code", int(outcome.code))
+        rendezvous.announce("code", int(outcome.code))
         others = [report.rank for report in gathered.reports if report.rank]
-        meeting.gather("over", _FAREWELL_S, others)
+        rendezvous.gather("over", _FAREWELL_S, others)
         return Result(outcome.code, outcome, place.size, notes)
 
 
-def meeting_over(meeting: Meeting) -> None:
+def rendezvous_over(rendezvous: Rendezvous) -> None:
     """Let rank 0 go; it may have gone already."""
     with suppress(RuntimeError):
-        meeting.hand_in("over")
+        rendezvous.hand_in("over")
 
 
 def _silent(_: str) -> None:

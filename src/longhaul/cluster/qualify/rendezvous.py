@@ -68,7 +68,7 @@ def place_of(environment: Mapping[str, str]) -> Place:
     )  # fmt: skip
 
 
-class Meeting:
+class Rendezvous:
     """The ranks of one battery."""
 
     def __init__(self, place: Place, within_s: Seconds) -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from longhaul.cluster.qualify.links import tournament
-from longhaul.cluster.qualify.meeting import Meeting, Place, place_of
+from longhaul.cluster.qualify.rendezvous import Place, Rendezvous, place_of
 from longhaul.core.errors import NeedsPerson, UsageError
 
 
@@ -35,8 +35,8 @@ def test_a_launcher_that_does_not_say_where_rank_0_is() -> None:
 
 def test_the_absent_are_not_among_those_gathered() -> None:
     port = free_port()
-    first = Meeting(Place(0, 3, 0, "127.0.0.1", port), 5.0)
-    second = Meeting(Place(1, 3, 0, "127.0.0.1", port), 5.0)
+    first = Rendezvous(Place(0, 3, 0, "127.0.0.1", port), 5.0)
+    second = Rendezvous(Place(1, 3, 0, "127.0.0.1", port), 5.0)
     first.hand_in("met", {"host": "a"})
     second.hand_in("met", {"host": "b"})
     began = time.monotonic()
@@ -49,8 +49,8 @@ def test_the_absent_are_not_among_those_gathered() -> None:
 
 def test_a_clock_is_compared_with_rank_0() -> None:
     port = free_port()
-    first = Meeting(Place(0, 2, 0, "127.0.0.1", port), 5.0)
-    second = Meeting(Place(1, 2, 0, "127.0.0.1", port), 5.0)
+    first = Rendezvous(Place(0, 2, 0, "127.0.0.1", port), 5.0)
+    second = Rendezvous(Place(1, 2, 0, "127.0.0.1", port), 5.0)
     serving = threading.Thread(target=first.serve_clock, args=([1], 10.0))
     serving.start()
     offset = second.clock_offset(10.0)
@@ -61,7 +61,7 @@ def test_a_clock_is_compared_with_rank_0() -> None:
 
 def test_a_rank_that_finds_no_rank_0_says_so() -> None:
     with pytest.raises(NeedsPerson, match="rank 1 did not reach rank 0 at 127"):
-        Meeting(Place(1, 2, 0, "127.0.0.1", free_port()), 1.0)
+        Rendezvous(Place(1, 2, 0, "127.0.0.1", free_port()), 1.0)
 
 
 @pytest.mark.parametrize("players", range(2, 10))
