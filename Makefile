@@ -3,12 +3,8 @@
 .PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check docs format \
   bench bench-gpu bench-gpu-tiny bench-cpu bench-ablate bench-nanogpt bench-quickstart bench-step bench-monitor \
   bench-loader bench-prepare bench-dedup bench-cause bench-planning \
-  bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-board board-pictures figures lab lab-ends lab-prevention \
-  slurm-drills launch-schemas drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak drills-move preflight clean
-  bench-loader bench-prepare bench-dedup bench-cause \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-simulation bench-board board-pictures figures lab lab-ends lab-prevention \
-  drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight clean
-  drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight qualify-drills clean
+  qualify-drills slurm-drills launch-schemas drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak drills-move preflight clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \

@@ -40,7 +40,7 @@ LATER = (
     "run/value",
     "cli/plan.py", "core/devices.py", "plan/bill.py", "plan/calibration.py", "plan/layouts.py",
     "plan/practice.py", "plan/step_time.py", "run/plan",
-    "run/value", "board/simulation.py", "board/simulation_figures.py", "cli/simulate.py",
+    "board/simulation.py", "board/simulation_figures.py", "cli/simulate.py",
     "plan/failure_rates.py", "plan/simulate", "run/simulate.py",
     "interop", "model/float8.py", "plan/ladder", "plan/profile.py", "plan/roofline.py",
     "plan/surprises.py", "plan/timeline.py", "run/board", "run/by_layer.py", "run/elsewhere.py",

@@ -1,9 +1,7 @@
-"""Clusters: what `clusters.toml` says of them, and a launch in the words of each scheduler.
+"""Clusters: what `clusters.toml` says of them, a launch in the words of each scheduler, and which
+machines are fit.
 
-A launch and a cluster enter; scripts, manifests, commands and reasons leave. Nothing here runs a
-command, reads a clock or knows of training: `run/launch/` carries out what is rendered here.
-"""The machines that somebody sold: which of them are fit, and starting runs on them.
-
-Enters: a node, or all nodes under the user's scheduler. Leaves: verdicts with their reasons, kept
-in the node ledger. It never knows of a model or of a run's steps.
+A launch and a cluster enter; scripts, manifests, commands and reasons leave, which `run/launch/`
+carries out. In `qualify/` a node enters, or all nodes under the user's scheduler; verdicts leave
+with their reasons, kept in the node ledger. Nothing here knows of a model or of a run's steps.
 """

@@ -110,14 +110,10 @@ class FailureHandler:
         if verdict is not None:
             for checkpoint in distrusted(list(usable), verdict):
                 run.poison(checkpoint, usable.pop(checkpoint), step or 0, verdict.reason)
-        # A node that must not be used any more need not end a run that has others.
-        has_others = self._fleet is not None and cause.remedy == "cordon"
         judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
         cordoned = next(iter(judged[1]["cordoned"]), "") if judged is not None else ""
-        remedy = "restart" if has_others else cause.remedy
-        failure = Failure(cause.name, remedy, step, now, cordoned=cordoned)
         remedy = counted_remedy(cause, others=self._fleet is not None)
-        failure = Failure(cause.name, remedy, step, now)
+        failure = Failure(cause.name, remedy, step, now, cordoned=cordoned)
         counted: Sequence[Failure] = [*before, failure]
         if self.replicas is not None:
             cause = replace(cause, rank=number)

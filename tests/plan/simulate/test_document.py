@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from benchmarks.common import RESULTS, block
 from benchmarks.simulation import DOCUMENT, tables
 

@@ -176,11 +176,12 @@ class Decisions:
         if cause.name == SILENT_CORRUPTION and verdict is not None:
             poisoned = frozenset(distrusted(list(usable), verdict))
         left = [step for step in usable if step not in poisoned]
-        failure = Failure(cause.name, counted_remedy(cause, others=True), reached, now)
-        plan = next_plan([*self._failures, failure], left, 1, self._settings)
         made = max(0, (reached or 0) - begin) if reached is not None else 0
         self._spans[-1] = replace(self._spans[-1], steps_made=made, hung=cause.name == "hang")
         said = answer(cause, world, self._spans, self._node_failures, verdict, now)
+        remedy, cordoned = counted_remedy(cause, others=True), next(iter(said.cordoned), "")
+        failure = Failure(cause.name, remedy, reached, now, cordoned=cordoned)
+        plan = next_plan([*self._failures, failure], left, 1, self._settings)
         went_back = plan.poison is not None
         self._failures.append(replace(failure, went_back=went_back))
         self._failures = [f for f in self._failures if now - f.time <= 2 * DAY_S]
