@@ -20,16 +20,16 @@ HIDDEN = ("hf_abc", "ghp_abc", "AKIA", "secretsecret", "hunter2", "abc.def", "qw
 
 def test_secrets_paths_users_addresses_and_other_nodes_are_hidden() -> None:
     text = "; ".join(SECRETS) + (
-        "; /home/alice/run-7/log.txt of alice at 10.1.2.3, alice@lab.org; node-b is slow; ~/x/y"
+        "; /home/alice/run-7/log.txt of alice at 10.1.2.3 and fd00:1:2::3, alice@lab.org; node-b is slow; ~/x/y"
     )
     shown = redacted(text, {"alice"}, ["node-b"])
-    for secret in (*HIDDEN, "alice", "run-7", "10.1.2.3", "node-b", "lab.org"):
+    for secret in (*HIDDEN, "alice", "run-7", "10.1.2.3", "fd00", "node-b", "lab.org"):
         assert secret not in shown, shown
     assert "node-1 is slow" in shown
 
 
 def test_figures_and_places_of_the_system_stay() -> None:
-    text = "12.5 GB/s; 3 files/s; /proc/meminfo; /sys/class/infiniband; Xid 79 of 0000:1b:00.0"
+    text = "12.5 GB/s; 3 files/s; /proc/meminfo; /sys/class/infiniband; Xid 79 of 0000:1b:00.0; 12:30:45; std::abs"
     assert redacted(text) == text
 
 
@@ -49,6 +49,9 @@ def bundle() -> dict[str, str]:
         NodeEvent(kind="failed", parts=("board:A17",), host="a", time=5.0, cause="xid",
                   reason="Xid 79, beside b-17", run="secret-run", who="alice"),
         NodeEvent(kind="failed", parts=("board:B",), host="b-17", time=6.0, cause="other"),
+        NodeEvent(kind="failed", parts=("board:A17",), host="a", time=7.0, cause="link",
+                  reason="no answer to gpu-b07"),
+        NodeEvent(kind="joined", parts=("board:C",), host="gpu-b07", time=8.0),
     ]  # fmt: skip
     return files_of(node, [check, other], reports, events, {"alice"})
 
@@ -58,6 +61,8 @@ def test_a_bundle_says_what_speaks_against_the_node() -> None:
     assert "cuda:3 multiplies matrices wrong" in files["README.md"]
     assert "Xid 79" in files["README.md"]
     assert "board:A17" in files["README.md"]
+    # In no battery's last reports, but in the ledger.
+    assert not any("gpu-b07" in text for text in files.values())
 
 
 def test_a_bundle_says_nothing_of_others() -> None:

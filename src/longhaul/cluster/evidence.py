@@ -28,6 +28,10 @@ _NAMED = re.compile(
     r"(\"?\s*[=:]\s*\"?)(?:bearer\s+|basic\s+)?[^\s\",;}]+"
 )
 _ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
+_ADDRESS_6 = re.compile(
+    r"(?i)(?<![\w:.])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"
+    r"|(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*)?::(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*)?)(?![\w:])"
+)
 _MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 
 
@@ -40,6 +44,7 @@ def redacted(text: str, users: Iterable[str] = (), others: Sequence[str] = ()) -
         others: names of the other nodes; each stays told from the next, as `node-1`.
     """
     text = _NAMED.sub(r"\1\2***", _TOKEN.sub("***", scrubbed(text)))
+    text = _ADDRESS_6.sub("<address>", text)
     text = _ADDRESS.sub("<address>", _MAIL.sub("<mail>", _PATH.sub("<path>", text)))
     for number, name in enumerate(others, start=1):
         text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", f"node-{number}", text)
@@ -59,8 +64,10 @@ def files_of(
     """Name → text of each file of the bundle. `checks`: of the last battery, all nodes'."""
     own = [check for check in checks if _concerns(check, node.host)]
     told = [report for report in reports if node.shares(report.parts) or report.host == node.host]
-    others = sorted({r.host for r in reports} - {r.host for r in told} - {node.host})
-    history = [_line(event) for event in concerning(node, events)]
+    about = concerning(node, events)
+    names = {r.host for r in told} | {e.host for e in about} | {node.host}
+    others = sorted(({r.host for r in reports} | {e.host for e in events if e.host}) - names)
+    history = [_line(event) for event in about]
 
     def clean(text: str) -> str:
         return redacted(text, users, others)

@@ -96,3 +96,31 @@ def test_an_outcome_comes_back_as_it_was_written() -> None:
 def test_usable_speed_is_the_slowest_fit_device_times_all() -> None:
     assert outcome().usable == 100.0
     assert outcome("wrong bits").usable is None
+
+
+def node_battery(time: float, *, quick: bool, **wrong: str) -> Outcome:
+    """A battery of the checks that are named, each with what is wrong about it."""
+    made = tuple(
+        Measurement(group="compute", name=name, device="core 0", wrong=reason)
+        for name, reason in wrong.items()
+    )
+    report = Report(rank=0, host="a", parts=("board:A",), hardware="x", time=time,
+                    measurements=made)  # fmt: skip
+    return judge([report], {}, size=1, time=time, quick=quick, groups=("compute",))
+
+
+@pytest.mark.parametrize(
+    ("quick", "looked_at", "verdict"),
+    [
+        (False, {"bits": "", "speed": ""}, "take"),
+        (False, {"speed": ""}, "refuse"),  # what it had failed was not looked at
+        (True, {"bits": "", "speed": ""}, "refuse"),  # for seconds instead of minutes
+    ],
+)
+def test_only_what_was_failed_and_looked_at_as_long_again_lifts_a_cordon(
+    tmp_path: Path, quick: bool, looked_at: dict[str, str], verdict: str
+) -> None:
+    remember(tmp_path, node_battery(1000.0, quick=False, bits="other ones", speed=""))
+    remember(tmp_path, node_battery(2000.0, quick=quick, **looked_at))
+    found = admit(NODE, read(tmp_path), 2001.0).verdict
+    assert (found == "refuse") is (verdict == "refuse")

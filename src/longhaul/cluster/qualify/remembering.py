@@ -1,6 +1,7 @@
 """Outcomes in the node ledger, and what it says of nodes: their earlier figures, how often they
-fail, how long a provider takes. A node that failed is cordoned, so that placement refuses it; the
-battery that it passes afterwards lifts that cordon, and no other.
+fail, how long a provider takes. A node that failed is cordoned, so that placement refuses it; a
+battery that it passes afterwards, with every check that it had failed, lifts that cordon, and no
+other.
 """
 
 import json
@@ -13,6 +14,10 @@ from longhaul.core.units import Bytes, Seconds
 from longhaul.supervise.nodes.ledger import NodeEvent, concerning, cordons
 from longhaul.supervise.nodes.reputation import failures_per_day
 
+FAILED = "failed"
+"""Key of a cordon's data: names of the checks that led to it."""
+QUICK = "quick"
+"""Key of a cordon's data: whether the battery was a quick one."""
 BATTERY = "battery"
 """Key of a probe's data that tells the battery from the short probe."""
 WHO = "longhaul qualify"
@@ -55,21 +60,38 @@ def events_of(outcome: Outcome, before: Sequence[NodeEvent]) -> list[NodeEvent]:
             )
         )  # fmt: skip
         bad = [part for part in parts if part in active]
+        about = [check for check in own if check.node == node.host]
         if why and not bad:
-            found.append(_decision("cordoned", parts, node.host, outcome.time, why))
-        ours = tuple(part for part in bad if active[part].who == WHO)
-        if not why and ours:
-            passed = "it has passed the battery"
-            found.append(_decision("released", ours, node.host, outcome.time, passed))
+            failed = sorted({check.name for check in about if check.verdict == "fail"})
+            data = {FAILED: failed, QUICK: outcome.quick}
+            found.append(
+                NodeEvent(
+                    kind="cordoned", parts=parts, host=node.host, time=outcome.time, reason=why,
+                    who=WHO, data=data,
+                )
+            )  # fmt: skip
+        made_good = tuple(
+            part
+            for part in bad
+            if active[part].who == WHO and _makes_good(outcome, about, active[part])
+        )
+        if not why and made_good:
+            found.append(
+                NodeEvent(
+                    kind="released", parts=made_good, host=node.host, time=outcome.time, who=WHO,
+                    reason="it has passed the battery",
+                )
+            )  # fmt: skip
     return found
 
 
-def _decision(
-    kind: str, parts: tuple[str, ...], host: str, time: Seconds, reason: str
-) -> NodeEvent:
-    cordoned = kind == "cordoned"
-    return NodeEvent(kind="cordoned" if cordoned else "released", parts=parts, host=host,
-                     time=time, reason=reason, who=WHO)  # fmt: skip
+def _makes_good(outcome: Outcome, about: Sequence[Check], cordon: NodeEvent) -> bool:
+    """Whether what led to a cordon was looked at again, as long, and found right."""
+    failed, was_quick = cordon.data.get(FAILED), cordon.data.get(QUICK, False)
+    if outcome.quick and not was_quick:
+        return False
+    passed = {check.name for check in about if check.verdict in ("pass", "warn")}
+    return isinstance(failed, list) and set(failed) <= passed
 
 
 def _figures(checks: Iterable[Check]) -> dict[str, float]:

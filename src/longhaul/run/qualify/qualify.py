@@ -32,6 +32,7 @@ from longhaul.supervise.nodes.ledger import NodeEvent, append, read
 Say = Callable[[str], None]
 _LOCAL_QUICK_S: Seconds = 300.0
 _LOCAL_S: Seconds = 1800.0
+_JSON = "--json"
 _FAREWELL_S: Seconds = 5.0
 """In which the other ranks hear the verdict, before rank 0 takes the store with it."""
 
@@ -78,7 +79,7 @@ def qualify(asked: Asked, say: Say) -> Result:
     with _at_most(limit_s):
         if place.size == 1:
             outcome, notes = _conclude(asked, ledger, alone(options, say))
-            return Result(outcome.code, outcome, 1, notes)
+            return Result(_code(outcome, notes), outcome, 1, notes)
         gathered, rendezvous = together(options, place, say if not place.rank else _silent)
         if gathered is None:
             heard = rendezvous.hear("code", 4 * options.exchange_s)
@@ -86,10 +87,17 @@ def qualify(asked: Asked, say: Say) -> Result:
             code = ExitCode.NEEDS_PERSON if heard is None else ExitCode(heard)
             return Result(code, None, place.size)
         outcome, notes = _conclude(asked, ledger, gathered)
-        rendezvous.announce("code", int(outcome.code))
+        code = _code(outcome, notes)
+        rendezvous.announce("code", int(code))
         others = [report.rank for report in gathered.reports if report.rank]
         rendezvous.gather("over", _FAREWELL_S, others)
-        return Result(outcome.code, outcome, place.size, notes)
+        return Result(code, outcome, place.size, notes)
+
+
+def _code(outcome: Outcome, notes: Sequence[str]) -> ExitCode:
+    """A program that asked for a file must not take an old one, or none, for a verdict."""
+    lacks_file = any(note.startswith(_JSON) for note in notes)
+    return ExitCode.NEEDS_PERSON if lacks_file and outcome.passed else outcome.code
 
 
 def rendezvous_over(rendezvous: Rendezvous) -> None:
@@ -145,7 +153,7 @@ def _conclude(asked: Asked, ledger: Path, gathered: Gathered) -> tuple[Outcome, 
     ]  # fmt: skip
     if asked.json is not None:
         target = asked.json
-        writes.append((f"--json {target}", lambda: write_json(target, outcome.as_json())))
+        writes.append((f"{_JSON} {target}", lambda: write_json(target, outcome.as_json())))
     if asked.page is not None:
         writes.append((f"--page {asked.page}", lambda: _write_page(asked.page, outcome)))
     for what, write in writes:
