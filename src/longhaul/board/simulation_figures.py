@@ -106,7 +106,7 @@ def swing_figure(swings: Sequence[Swing], middle: float) -> Figure:
     return Figure(
         "swings", "How much each assumed input matters",
         "One input at a time at the ends of its span, all others at their values. Seeds are the "
-        "same for all; a bar shorter than half a point may be luck.",
+        "same for all; a bar of a point or less may be luck.",
         traces, layout, 150 + 26 * len(shown), along_steps=False,
     )  # fmt: skip
 
