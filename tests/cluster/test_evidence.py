@@ -20,7 +20,8 @@ HIDDEN = ("hf_abc", "ghp_abc", "AKIA", "secretsecret", "hunter2", "abc.def", "qw
 
 def test_secrets_paths_users_addresses_and_other_nodes_are_hidden() -> None:
     text = "; ".join(SECRETS) + (
-        "; /home/alice/run-7/log.txt of alice at 10.1.2.3 and fd00:1:2::3, alice@lab.org; node-b is slow; ~/x/y"
+        "; /home/alice/run-7/log.txt of alice at 10.1.2.3 and fd00:1:2::3, alice@lab.org; "
+        "node-b is slow; ~/x/y"
     )
     shown = redacted(text, {"alice"}, ["node-b"])
     for secret in (*HIDDEN, "alice", "run-7", "10.1.2.3", "fd00", "node-b", "lab.org"):
@@ -29,7 +30,10 @@ def test_secrets_paths_users_addresses_and_other_nodes_are_hidden() -> None:
 
 
 def test_figures_and_places_of_the_system_stay() -> None:
-    text = "12.5 GB/s; 3 files/s; /proc/meminfo; /sys/class/infiniband; Xid 79 of 0000:1b:00.0; 12:30:45; std::abs"
+    text = (
+        "12.5 GB/s; 3 files/s; /proc/meminfo; /sys/class/infiniband; Xid 79 of 0000:1b:00.0; "
+        "12:30:45; std::abs"
+    )
     assert redacted(text) == text
 
 
