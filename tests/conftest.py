@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from fork_server import SERVER, Forking
 from guard import start_guard
+from longhaul.core.signals import NOTICES
 
 # By hand every run looks at new examples; in CI the same ones each time, so that whether a change
 # lands is not a matter of luck.
@@ -94,3 +95,15 @@ def shared_memory_to_itself(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with (everyones / "shared-memory.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _notices_as_before() -> Iterator[None]:
+    """Commands end within this process, and ignore notices then: what a later test starts would
+    ignore them as well, and a shell cannot trap what it was born to ignore.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *NOTICES)}
+    yield
+    for number, handler in before.items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
