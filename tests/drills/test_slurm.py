@@ -1,5 +1,6 @@
 """`make slurm-drills`: launches on a real Slurm of three nodes, and what befalls them there."""
 
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -100,16 +101,13 @@ class Job:
 
 def launch(
     slurm: SlurmCluster, folder: Path, *words: str, hours: float = 0.5, notice_s: int = 20,
-    more: str = "",
+    more: str = "", checks: tuple[str, ...] = ("--no-qualify", "--no-preflight"),
 ) -> Job:  # fmt: skip
     text = _CLUSTER.format(
         folder=folder, python=sys.executable, hours=hours, notice_s=notice_s, more=more
     )
     (folder / "clusters.toml").write_text(text)
-    slurm.longhaul(
-        "launch", "drill", "--on", "slurm", "--no-qualify", "--no-preflight", *_QUICK, *words,
-        cwd=folder,
-    )  # fmt: skip
+    slurm.longhaul("launch", "drill", "--on", "slurm", *checks, *_QUICK, *words, cwd=folder)
     (made,) = (folder / "launches").iterdir()
     return Job(slurm, folder, (made / "job").read_text().strip(), made)
 
@@ -149,6 +147,29 @@ def test_a_drained_node_is_not_used(slurm, tmp_path) -> None:
     job = launch(slurm, tmp_path, "--nodes", "2", "--spares", "1", *steps(30))
     job.ends()
     assert job.worlds() == [["lh2", "lh3"]]
+
+
+def test_text_is_pulled_and_nodes_are_qualified_before_a_job_trains(slurm, tmp_path) -> None:
+    """Nothing is left out here: `data pull`, `preflight`, `qualify --quick` on each node."""
+    made = tmp_path / "made"
+    slurm.longhaul("data", "prepare", "drill", "--prepared-dir", str(made), cwd=tmp_path)
+    (text,) = (folder.name for folder in made.glob("drill-*"))
+    store = tmp_path / "store"
+    words = ("data", "push", text, "--to", f"{store}/datasets", "--prepared-dir", str(made))
+    slurm.longhaul(*words, cwd=tmp_path)
+    job = launch(
+        slurm, tmp_path, "--nodes", "2", "--spares", "0", "--dataset", text, *steps(30),
+        more=f'remote = "{store}"', checks=(),
+    )  # fmt: skip
+    job.ends()
+    assert max(job.steps()) == 30
+    assert f"{text} is in {tmp_path / 'prepared' / text}" in job.log
+    passed = json.loads((job.launch / "passed.json").read_text())
+    (nodes,) = job.worlds()
+    assert passed == {"preflight": True, "data": True, "qualified": sorted(nodes)}
+    for name in nodes:
+        report = json.loads((job.launch / f"qualify-{name}.json").read_text())
+        assert len(report["checks"]) >= 20, "a battery was run"
 
 
 def test_the_limit_of_time_leads_to_a_checkpoint_a_requeue_and_a_resume(slurm, tmp_path) -> None:

@@ -64,6 +64,23 @@ def test_a_rank_that_finds_no_rank_0_says_so() -> None:
         Rendezvous(Place(1, 2, 0, "127.0.0.1", free_port()), 1.0)
 
 
+def test_a_rank_that_loses_rank_0_does_not_wait_for_what_cannot_come() -> None:
+    port = free_port()
+    first = Rendezvous(Place(0, 3, 0, "127.0.0.1", port), 5.0)
+    second = Rendezvous(Place(1, 3, 0, "127.0.0.1", port), 5.0)
+    second.hand_in("met")
+    waits = threading.Timer(0.3, lambda: first.__dict__.pop("store"))  # and its server with it
+    waits.start()
+    began = time.monotonic()
+    with pytest.raises(NeedsPerson, match=f"rank 1 lost rank 0, and the store at 127.*:{port}"):
+        second.gather("local", 60.0)
+    waits.join()
+    assert time.monotonic() - began < 20.0
+    with pytest.raises(NeedsPerson, match="lost rank 0"):
+        second.hand_in("local")
+    assert second.hear("code", 60.0) is None
+
+
 @pytest.mark.parametrize("players", range(2, 10))
 def test_everybody_meets_everybody_and_no_two_share_a_partner(players: int) -> None:
     plans = [list(tournament(players, own)) for own in range(players)]

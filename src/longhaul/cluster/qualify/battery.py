@@ -155,6 +155,8 @@ def _locally(
     """What needs no other rank; `leads`: this rank measures what its node has once."""
     gpus = chosen[0].device.type == "cuda"
     found: list[Measurement] = []
+    if not gpus and not leads:  # the cores are those of the rank that leads
+        return found
     before = memory.counters()
     if "compute" in options.groups:
         say("compute: products, repeatability")

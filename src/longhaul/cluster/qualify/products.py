@@ -14,13 +14,15 @@ from functools import partial
 import torch
 
 from longhaul.cluster.qualify.records import Measurement
-from longhaul.core.devices import Format
+from longhaul.core.devices import Format, device_of_driver
 from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
 from longhaul.supervise.nodes.qualify import Unfit, check_product, factors
 
 _TYPES: dict[Format, torch.dtype] = {
     "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
+    # MI300X alone has another float8; both have 4 bits of exponent and 3 of fraction.
+    "fp8": torch.float8_e4m3fnuz if torch.version.hip else torch.float8_e4m3fn,
 }  # fmt: skip
 _SIDE_GPU, _SIDE_CORE = 8192, 192
 """Of square products: 1.1 TFLOP for a GPU; 14 MFLOP for a core, which its own caches hold."""
@@ -75,7 +77,11 @@ def units(local_rank: int | None = None) -> list[Unit]:
 
 def formats(unit: Unit) -> tuple[Format, ...]:
     """Whose speed is measured there; a core's float32 alone, as it has no matrix units to tell."""
-    return ("bf16", "fp16", "tf32", "fp32") if unit.device.type == "cuda" else ("fp32",)
+    if unit.device.type != "cuda":
+        return ("fp32",)
+    known = device_of_driver(torch.cuda.get_device_name(unit.device))
+    has_fp8 = known is not None and "fp8" in known.peak
+    return ("bf16", "fp16", "tf32", "fp32", "fp8") if has_fp8 else ("bf16", "fp16", "tf32", "fp32")
 
 
 @torch.no_grad()
@@ -92,17 +98,31 @@ def speeds(
     found: list[Measurement] = []
     for place in range(max(len(formats(unit)) for unit in chosen)):
         main = place == 0
+        refused: dict[Unit, str] = {}
         budget = seconds_each if main else max(0.5, seconds_each / 10)
         rates: dict[Unit, list[tuple[float, float]]] = {unit: [] for unit in chosen}
         said: dict[Unit, str] = {}
         for turn in range(_ROUNDS):
             for unit in chosen:
                 kind = formats(unit)[place]
+                if unit in refused:
+                    continue
                 with unit.bound():
-                    rates[unit] += _windows(unit, kind, budget / _ROUNDS, turn / _ROUNDS)
+                    try:
+                        rates[unit] += _windows(unit, kind, budget / _ROUNDS, turn / _ROUNDS)
+                    except (RuntimeError, NotImplementedError) as error:
+                        if kind != "fp8":
+                            raise
+                        refused[unit] = f"torch refuses it: {str(error).splitlines()[0][:120]}"
+                        continue
                     said[unit] = throttled(unit) or said.get(unit, "")
         for unit in chosen:
-            found += _figures(unit, formats(unit)[place], rates[unit], said[unit], main)
+            kind = formats(unit)[place]
+            if unit in refused:
+                found.append(Measurement(group="compute", name=f"product {kind}", device=unit.name,
+                                         skipped=refused[unit]))  # fmt: skip
+            else:
+                found += _figures(unit, kind, rates[unit], said[unit], main)
     return found
 
 
@@ -171,6 +191,11 @@ def _product_of(unit: Unit, kind: Format) -> tuple[Callable[[], object], float]:
     )
     if unit.device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+    if kind == "fp8":
+        scale = torch.ones((), device=unit.device)
+        # Its kernels want the second factor by columns.
+        product = partial(torch._scaled_mm, a, b.t(), scale, scale, out_dtype=torch.bfloat16)
+        return partial(product, use_fast_accum=unit.device.type == "cuda"), 2.0 * side**3
     return partial(torch.mm, a, b, out=torch.empty_like(a)), 2.0 * side**3
 
 

@@ -5,7 +5,8 @@ and value store that rank 0 serves. No rank waits in a collective for one that i
 import json
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -86,26 +87,42 @@ class Rendezvous:
             ) from error
 
     def hand_in(self, phase: str, value: Any = None) -> None:
-        """Say that this rank has come to a phase, and with what."""
-        self.store.set(f"{phase}/{self.place.rank}", json.dumps(value))
+        """Say that this rank has come to a phase, and with what; NeedsPerson without a store."""
+        with self._reached():
+            self.store.set(f"{phase}/{self.place.rank}", json.dumps(value))
 
     def gather(
         self, phase: str, within_s: Seconds, ranks: Collection[int] | None = None
     ) -> dict[int, Any]:
-        """Rank → what it handed in; those that did not within the time are not among them."""
+        """Rank → what it handed in; those that did not within the time are not among them.
+
+        NeedsPerson as soon as the store has gone: what is waited for cannot come any more.
+        """
         waited = set(range(self.place.size) if ranks is None else ranks)
         until = time.monotonic() + within_s
         found: dict[int, Any] = {}
         while waited:
-            for rank in sorted(waited):
-                if self.store.check([f"{phase}/{rank}"]):
-                    found[rank] = json.loads(self.store.get(f"{phase}/{rank}"))
-                    waited.discard(rank)
+            with self._reached():
+                for rank in sorted(waited):
+                    if self.store.check([f"{phase}/{rank}"]):
+                        found[rank] = json.loads(self.store.get(f"{phase}/{rank}"))
+                        waited.discard(rank)
             if time.monotonic() > until:
                 break
             if waited:
                 time.sleep(_LOOK_EVERY_S)
         return {rank: found[rank] for rank in sorted(found)}
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            where = f"{self.place.address}:{self.place.port}"
+            raise NeedsPerson(
+                f"rank {self.place.rank} lost rank 0, and the store at {where} with it",
+                "see how rank 0 ended; if its node has gone, qualify the others without it",
+            ) from error
 
     def announce(self, what: str, value: Any) -> None:
         """What rank 0 has to say to all."""

@@ -23,7 +23,7 @@ from longhaul.cluster.qualify.remembering import (
 from longhaul.cluster.qualify.rendezvous import Rendezvous, place_of
 from longhaul.config.load import load_recipe
 from longhaul.config.size import known_vocabulary
-from longhaul.core.errors import ExitCode, LonghaulError, UsageError
+from longhaul.core.errors import ExitCode, LonghaulError, NeedsPerson, UsageError
 from longhaul.core.files import write_json
 from longhaul.core.units import Bytes, Seconds
 from longhaul.plan.memory import checkpoint_bytes
@@ -102,7 +102,7 @@ def _code(outcome: Outcome, notes: Sequence[str]) -> ExitCode:
 
 def rendezvous_over(rendezvous: Rendezvous) -> None:
     """Let rank 0 go; it may have gone already."""
-    with suppress(RuntimeError):
+    with suppress(NeedsPerson):
         rendezvous.hand_in("over")
 
 
