@@ -153,7 +153,7 @@ bench-ablate: setup
 bench-loader: setup
 	$(BIN)/python -m benchmarks.loader
 
-bench-prepare: setup
+bench-prepare: setup-dev
 	$(BIN)/python -m benchmarks.prepare $(if $(PEER),--peer "$(PEER)")
 
 bench-dedup: setup-dev

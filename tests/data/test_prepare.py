@@ -106,6 +106,19 @@ def test_duplicates_are_dropped_across_sources_and_said(tmp_path, recipe_for):
     assert whole.num_bytes == 7
 
 
+def test_large_text_on_one_core_for_want_of_daft_is_said_with_the_way_out(
+    tmp_path, recipe_for, monkeypatch
+):
+    path = lines(tmp_path / "one.jsonl", *(f"text {n}" for n in range(300)))
+    monkeypatch.setattr(module, "goes_in_parts", lambda *_: True)
+    monkeypatch.setattr("longhaul.data.corpus.engine.has_daft", lambda: False)
+    monkeypatch.setattr(module, "has_daft", lambda: False)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    said = []
+    prepare(recipe_for([path]), tmp_path, said.append)
+    assert "data: on one core, without Daft; on all: pip install 'longhaul[corpus]'" in said
+
+
 def test_the_second_time_it_is_reused_and_said_without_loading_tokenizers(tmp_path, recipe_for):
     path = lines(tmp_path / "a.jsonl", *(f"text {n}" for n in range(300)))
     recipe = recipe_for(path, "bpe", {"vocab_size": 300})

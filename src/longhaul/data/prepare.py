@@ -6,6 +6,7 @@ name and renamed when whole, so that two processes preparing the same data do no
 
 import hashlib
 import json
+import os
 import shutil
 import time
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.clean.cleaner import filter_files
 from longhaul.data.contamination import evaluation_identities
-from longhaul.data.corpus.engine import Resources
+from longhaul.data.corpus.engine import Resources, has_daft
 from longhaul.data.corpus.refine import Refinery, goes_in_parts
 from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
 from longhaul.data.finishing import commit, refused, remove_abandoned, unfinished
@@ -235,6 +236,8 @@ class _Work:
         if self.resources is None and not goes_in_parts(text, data):
             return TextInOneProcess(text, data, other, self.say)
         resources = Resources.of_machine() if self.resources is None else self.resources
+        if not has_daft() and (os.cpu_count() or 1) > 1:
+            self.say("data: on one core, without Daft; on all: pip install 'longhaul[corpus]'")
         return Refinery(text, data, other, self.recipe.seed, self.tokens, resources, self.say)
 
 

@@ -63,9 +63,14 @@ class Resources:
             )
         fitting = (memory - _DRIVER_BYTES) // _WORKER_BYTES
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-        if workers is None and not ray and importlib.util.find_spec("daft") is None:
+        if workers is None and not ray and not has_daft():
             workers = 1
         return cls(min(workers or cores or os.cpu_count() or 1, fitting), memory, ray)
+
+
+def has_daft() -> bool:
+    """Whether more than one core can be used."""
+    return importlib.util.find_spec("daft") is not None
 
 
 def run_jobs(
