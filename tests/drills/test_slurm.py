@@ -153,7 +153,7 @@ def test_text_is_pulled_and_nodes_are_qualified_before_a_job_trains(slurm, tmp_p
     """Nothing is left out here: `data pull`, `preflight`, `qualify --quick` on each node."""
     made = tmp_path / "made"
     slurm.longhaul("data", "prepare", "drill", "--prepared-dir", str(made), cwd=tmp_path)
-    (text,) = (folder.name for folder in made.glob("drill-*"))
+    (text,) = (folder.name for folder in made.iterdir() if (folder / "dataset.json").exists())
     store = tmp_path / "store"
     words = ("data", "push", text, "--to", f"{store}/datasets", "--prepared-dir", str(made))
     slurm.longhaul(*words, cwd=tmp_path)
