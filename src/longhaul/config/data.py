@@ -99,6 +99,12 @@ class DataSection(Section):
     1907.05019). When absent, weights alone decide."""
     stages: tuple[MixtureStage, ...] = changed_at_start(())
     """Changes of the mixture. Each source goes on where the stage before left it."""
+    loss_from: str = fixed("")
+    """A piece of text that is one token, such as one added to a tokenizer of kind `file`: in each
+    document only what stands behind its first occurrence, with end-of-text, counts in the loss.
+    For pairs in one document: a source and its translation, a question and its answer. Where a
+    window begins within a document, what is known of it is what the window shows. Empty counts all.
+    """
     drop_exact_duplicates: bool = fixed(True)
     """Keep one of several documents with the same text; not among tokens made elsewhere."""
     dedup: DedupSection = Field(default_factory=DedupSection)

@@ -16,12 +16,11 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.errors import DataError
 from longhaul.core.faults import Point, point
 from longhaul.data.dataset import Dataset, TokenStream
+from longhaul.data.loss_mask import IGNORED as IGNORED
+from longhaul.data.loss_mask import LossMask, loss_mask_of
 from longhaul.data.mixture import plan_of
 from longhaul.data.order import Int64s, Order, take_draws
 from longhaul.logbook.mixture_changes import MixtureBefore
-
-IGNORED = -1
-"""Target of positions that are only padding; the loss skips it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,13 @@ class Batch:
     next_draw: int
     source_B: torch.Tensor | None = None
     """int64 on the host: the number of each sequence's source; None where nobody knows."""
+    num_counted: int | None = None
+    """Of the global batch's targets, those that `data.loss_from` leaves; None if it is not set."""
+
+    @property
+    def divisor(self) -> int:
+        """By which the sum of token losses is divided: the global number of targets that count."""
+        return self.num_targets if self.num_counted is None else max(1, self.num_counted)
 
 
 class BatchReader:
@@ -72,6 +78,12 @@ class BatchReader:
         self._dataset, self._recipe, self._placed = dataset, recipe, placed
         self._streams = [source.train for source in dataset.sources]
         self._block_length = recipe.block_length()
+        # The tokenizer is loaded only if it is asked: training itself needs none.
+        self._mask = (
+            loss_mask_of(recipe.data.loss_from, dataset.tokenizer)
+            if recipe.data.loss_from
+            else None
+        )
         self._rank, self._size = rank, size
         self.follow(before)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
@@ -118,15 +130,13 @@ class BatchReader:
                 f"the batch at draw {first:,} is in part of {gone}, which the recipe has no more",
                 f"put {gone} back into data.sources to go back behind the change of the mixture",
             )
+        counted = None
+        if self._mask is not None:  # every rank divides by the same number, so each reads all
+            targets = self._mask.targets(self._windows(source, begin, length))
+            counted = int((targets != IGNORED).sum())
         own = share_of(request.sequences, self._rank, self._size)
         source, begin = source[own], begin[own]
-        windows = np.empty((len(begin), length + 1), dtype=np.int64)
-        for number, stream in enumerate(self._streams):
-            here = source == number
-            if len(begin) and here.all():
-                windows = stream.gather(begin, length + 1)
-            elif here.any():
-                windows[here] = stream.gather(begin[here], length + 1)
+        windows = self._windows(source, begin, length)
         # All shares are as long as the first, so that ranks make the same number of micro-batches
         # and of collectives; rows of no weight make up for what is not there.
         missing = -(-request.sequences // self._size) - len(begin)
@@ -134,17 +144,31 @@ class BatchReader:
             windows = np.pad(windows, ((0, missing), (0, 0)), constant_values=IGNORED)
             source = np.pad(source, (0, missing))
         window_BT = torch.from_numpy(windows)
+        targets_BT = window_BT[:, 1:]
+        if self._mask is not None:
+            targets_BT = torch.from_numpy(self._mask.targets(windows))
         return Batch(
             # The embedding needs a valid number where the target is ignored.
             tokens_BT=self._placed(
                 window_BT[:, :-1].clamp(min=0) if missing else window_BT[:, :-1]
             ),
-            targets_BT=self._placed(window_BT[:, 1:]),
+            targets_BT=self._placed(targets_BT),
             num_targets=request.sequences * length,
             draw=first,
             next_draw=following,
             source_B=self._placed(torch.from_numpy(source)),
+            num_counted=counted,
         )
+
+    def _windows(self, source: Int64s, begin: Int64s, length: int) -> Int64s:
+        windows = np.empty((len(begin), length + 1), dtype=np.int64)
+        for number, stream in enumerate(self._streams):
+            here = source == number
+            if len(begin) and here.all():
+                windows = stream.gather(begin, length + 1)
+            elif here.any():
+                windows[here] = stream.gather(begin[here], length + 1)
+        return windows
 
     def slots(self, request: BatchRequest) -> Int64s:
         """Source, epoch, and first token in the source's stream of each sequence: [B, 3]."""
@@ -189,8 +213,10 @@ def evaluation_batches(
     most_tokens: int | None,
     rank: int = 0,
     size: int = 1,
+    mask: LossMask | None = None,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
     """(tokens_BT, targets_BT, number of targets) over a held-out stream, or a rank's share of it.
+    With `mask` only those count that it leaves.
 
     Every token but the first is a target exactly once; the ragged end is padded with `IGNORED`.
     With `most_tokens`, whole windows spread evenly over the stream instead. All ranks make the
@@ -210,8 +236,12 @@ def evaluation_batches(
             span = int(lengths[row]) + 1
             windows[row, :span] = stream.gather(begin[row : row + 1], span)[0]
         window_BT = torch.from_numpy(windows)
+        targets_BT, counted = window_BT[:, 1:], int(lengths.sum())
+        if mask is not None:
+            targets_BT = torch.from_numpy(mask.targets(windows))
+            counted = int((targets_BT != IGNORED).sum())
         # The embedding needs a valid number where the target is ignored.
-        yield window_BT[:, :-1].clamp(min=0), window_BT[:, 1:], int(lengths.sum())
+        yield window_BT[:, :-1].clamp(min=0), targets_BT, counted
 
 
 def _window_begins(num_tokens: int, length: int, most_tokens: int | None) -> Int64s:

@@ -79,7 +79,14 @@ class Trained:
         if self.by_layer:  # each pass reads all weights, and halves this where memory runs out
             at_once = max(1, MOST_TOKENS_EVALUATED // recipe.model.context)
         what = self.model, self.dataset, self.device
-        return evaluate(*what, recipe.precision, recipe.model.context, at_once, None)
+        return evaluate(
+            *what,
+            recipe.precision,
+            recipe.model.context,
+            at_once,
+            None,
+            loss_from=recipe.data.loss_from,
+        )
 
     def evaluated(self) -> str:
         """The same, in words."""

@@ -16,6 +16,7 @@ from longhaul.config.train import PrecisionSection
 from longhaul.core.units import Nats, bits_per_byte
 from longhaul.data.batches import evaluation_batches
 from longhaul.data.dataset import Dataset, TokenStream
+from longhaul.data.loss_mask import LossMask, loss_mask_of
 from longhaul.model.device import to_device
 from longhaul.model.gpt import GPT
 from longhaul.model.head import IGNORED_TARGET
@@ -79,6 +80,7 @@ def evaluate(
     most_tokens: int | None,
     ranks: World | None = None,
     alive: Callable[[], None] = lambda: None,
+    loss_from: str = "",
 ) -> Evaluation:
     """Evaluate every source's held-out stream.
 
@@ -86,7 +88,8 @@ def evaluate(
     follow; the sums are over the same tokens. `sequences` of `sequence_length` tokens at most are
     computed at once, in the precision of training, so that the two losses can be compared, and
     `most_tokens` per source; None reads the whole split. The windows are dealt out among `ranks`,
-    and the figures are those of all. `alive` is called before every batch.
+    and the figures are those of all. `alive` is called before every batch. `loss_from`: the recipe's
+    `data.loss_from`; context counts in evaluations as little as in training.
 
     Raises:
         TooMuchEvaluated: memory ran out with a single sequence, or in a pass that other ranks stand
@@ -94,7 +97,8 @@ def evaluate(
     """
     was_training = model.training
     model.eval()
-    passes = _Passes(model, device, sequence_length, sequences, ranks, alive)
+    mask = loss_mask_of(loss_from, dataset.tokenizer) if loss_from else None
+    passes = _Passes(model, device, sequence_length, sequences, ranks, alive, mask)
     try:
         with torch.inference_mode(), autocast(device, precision):
             return Evaluation(
@@ -134,6 +138,7 @@ class Evaluator:
             most_tokens,
             ranks,
             parts.time_buckets.alive_after("compile") if compiles else parts.time_buckets.alive,
+            settings.data.loss_from,
         )
         if evaluation.at_once < at_once:  # more would not fit the next time either
             self._fit = evaluation.at_once
@@ -160,6 +165,7 @@ class _Passes:
     """Computed at once by now."""
     ranks: World | None
     alive: Callable[[], None]
+    mask: LossMask | None = None
 
     def __post_init__(self) -> None:
         # FlexAttention is compiled for every shape, so that a last batch has nothing for its rest.
@@ -171,7 +177,7 @@ class _Passes:
         ranks, total, tokens = self.ranks, self._nothing(), 0
         place = (0, 1) if ranks is None else (ranks.data_rank, ranks.data_size)
         for tokens_BT, targets_BT, num_targets in evaluation_batches(
-            stream, self.length, self.sequences, most_tokens, *place
+            stream, self.length, self.sequences, most_tokens, *place, self.mask
         ):
             total += self._summed(tokens_BT, targets_BT)
             tokens += num_targets

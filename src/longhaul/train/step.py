@@ -114,7 +114,7 @@ class TrainingStep:
         if self.optimizer.draws:
             key_generators(derive_key(self._seed, "rounding", batch.draw), self.device)
         with (
-            self.model_gauges.watch(self.optimizer, gate, scale, batch.num_targets)
+            self.model_gauges.watch(self.optimizer, gate, scale, batch.divisor)
             if read_gauges
             else nullcontext()
         ):
@@ -163,7 +163,7 @@ class TrainingStep:
             self.alive()
             self._key_generators(batch, number)
             # The sum over the global number of targets, never a mean of means.
-            micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.num_targets
+            micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.divisor
             if self.parallel is not None:
                 done = (number + 1) * micro_sequences
                 is_last = done >= len(batch.tokens_BT)
@@ -200,7 +200,7 @@ class TrainingStep:
             self._key_generators(batch, one.number, *turn)
             more = {"stage": one.stage, "given_BTD": given}
             made = self._loss(tokens[one.number], targets[one.number], read_gauges, window, **more)
-            return made / batch.num_targets if staged.makes_loss(one.stage) else made
+            return made / batch.divisor if staged.makes_loss(one.stage) else made
 
         def backward(one: "Pass", made: torch.Tensor, gradient: torch.Tensor | None) -> None:
             self.alive()

@@ -75,7 +75,7 @@ def train_cell(job: CellJob) -> dict[str, Nats]:
         losses = [r.loss for r in trainer.steps() if isinstance(r, StepRecord)]
     found = evaluate(
         trainer.training_step.model, judging, device, recipe.precision, recipe.model.context,
-        recipe.evaluated_at_once(0), job.most_evaluated,
+        recipe.evaluated_at_once(0), job.most_evaluated, loss_from=recipe.data.loss_from,
     )  # fmt: skip
     result = {name: split.loss for name, split in found.sources.items() if split.tokens}
     job.folder.mkdir(parents=True, exist_ok=True)
