@@ -80,7 +80,8 @@ class _Level:
         of_counts = Counter(counts.values())
         one, two, three, four = (max(of_counts[n], 1) for n in (1, 2, 3, 4))
         share = one / (one + 2 * two)
-        made = (1 - 2 * share * two / one, 2 - 3 * share * three / two, 3 - 4 * share * four / three)
+        ratios = two / one, three / two, four / three
+        made = [n - (n + 1) * share * ratio for n, ratio in enumerate(ratios, 1)]
         # Of few n-grams the formula leaves its range.
         self._discounts = (0.0, *(min(max(d, 0.1), n - 0.1) for n, d in enumerate(made, 1)))
         self.totals: dict[Context, int] = defaultdict(int)

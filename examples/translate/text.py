@@ -27,7 +27,7 @@ _PLACEHOLDER = re.compile(
 _MARK = re.compile(r"⟦(\d+)⟧")
 _TOKEN = re.compile(r"⟦\d+⟧|\w+(?:[-'’]\w+)*|[^\w\s]")
 _WORD = re.compile(r"⟦\d+⟧$|\w")
-_MNEMONIC = re.compile(r"(?<!\w)[_~&](?=[^\W_])|(?<=\w)[~&](?=\w)")
+_MNEMONIC = re.compile(r"(?<!\w)(?:[_~]|&(?![a-z]+;))(?=[^\W_])|(?<=\w)(?:~|&(?![a-z]+;))(?=\w)")
 
 
 def plain(text: str) -> str:
