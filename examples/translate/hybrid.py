@@ -49,7 +49,7 @@ class Translation:
 
 
 def chosen(candidates: Candidates, probability: float, threshold: float) -> str:
-    """The system to show: the one that keeps the placeholders if one alone does, else the judge's."""
+    """The system to show: the one that alone keeps the placeholders, else the judge's."""
     wanted = marks(candidates.source)
     kept = [marks(text) == wanted for text in candidates.texts]
     if kept[0] != kept[1]:
@@ -113,7 +113,7 @@ class Hybrid:
         row = self.features(candidates)
         probability = float(self.judge.probability([row])[0])
         choice = chosen(candidates, probability, self.judge.threshold)
-        texts = [unmasked(side, held) for side in candidates.texts]
+        texts = [unmasked(repaired(source, side), held) for side in candidates.texts]
         reasons = tuple(self.judge.reasons(row))
         took = time.perf_counter() - began
         return Translation(sentence, *texts, choice, probability, reasons, took)

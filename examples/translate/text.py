@@ -92,10 +92,10 @@ def words(text: str) -> list[str]:
     for here, (one, other) in enumerate(itertools.pairwise(found)):
         if one.end() != other.start():
             continue
-        if not _WORD.match(other.group()):
+        if _MARK.match(other.group()) or not _WORD.match(other.group()):
             tokens[here + 1] = JOINER + tokens[here + 1]
-        elif not _WORD.match(one.group()) or _MARK.match(other.group()):
-            tokens[here] += JOINER
+        elif _MARK.match(one.group()) or not _WORD.match(one.group()):
+            tokens[here] += JOINER  # never on a word, which would be another word then
         else:
             tokens[here + 1] = JOINER + tokens[here + 1]
     return tokens

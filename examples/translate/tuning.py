@@ -17,7 +17,7 @@ from examples.translate.decoder import FEATURES, Decoder, Hypothesis
 _PAIRS_EACH = 40
 _LEAST_DIFFERENCE = 0.05
 _KEEP = 0.5
-"""Share of the new weights in a round; PRO's own interpolation is 0.1 (section 5), over 30 rounds."""
+"""Share of the new weights in a round."""
 
 
 def sentence_bleu(made: Sequence[str], wanted: Sequence[str]) -> float:
