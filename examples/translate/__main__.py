@@ -7,6 +7,7 @@ from pathlib import Path
 
 from examples.translate.hybrid import Hybrid
 from examples.translate.make import WORK, load
+
 from longhaul.core.errors import LonghaulError, UsageError
 
 

@@ -19,6 +19,7 @@ from examples.translate.text import (
     unmasked,
     words,
 )
+
 from longhaul.core.errors import UsageError
 
 MOST_TEXT = 20_000
@@ -113,10 +114,10 @@ class Hybrid:
         row = self.features(candidates)
         probability = float(self.judge.probability([row])[0])
         choice = chosen(candidates, probability, self.judge.threshold)
-        texts = [unmasked(repaired(source, side), held) for side in candidates.texts]
+        one, other = (unmasked(repaired(source, side), held) for side in candidates.texts)
         reasons = tuple(self.judge.reasons(row))
         took = time.perf_counter() - began
-        return Translation(sentence, *texts, choice, probability, reasons, took)
+        return Translation(sentence, one, other, choice, probability, reasons, took)
 
 
 def by_length(sources: Sequence[str]) -> list[str]:

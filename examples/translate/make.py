@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-
 from examples.translate import judge as judging
 from examples.translate import neural, statistical
 from examples.translate.catalogues import PACKAGES, Pair, own_pairs, package_pairs

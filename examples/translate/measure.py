@@ -1,10 +1,9 @@
 """How good translations are: BLEU and chrF++ of sacrebleu, with intervals and a paired test."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
 from examples.translate.text import marks
 
 
@@ -28,7 +27,8 @@ def quality(
     """BLEU and chrF++ with bootstrap samples (Koehn, EMNLP 2004); equal seeds draw equal sets, so
     that two systems' samples are paired.
     """
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
     metrics = BLEU(), CHRF(word_order=2)
     values, drawn_values = [], []
@@ -43,11 +43,18 @@ def quality(
         ]
         values.append(full.score)
         drawn_values.append(tuple(map(float, scores)))
-    intervals = [tuple(map(float, np.percentile(some, (2.5, 97.5)))) for some in drawn_values]
+    (bleu_low, bleu_high), (chrf_low, chrf_high) = (
+        map(float, np.percentile(some, (2.5, 97.5))) for some in drawn_values
+    )
     return Quality(
-        values[0], intervals[0], values[1], intervals[1], *drawn_values,
-        (str(metrics[0].get_signature()), str(metrics[1].get_signature())),
-    )  # fmt: skip
+        bleu=values[0],
+        bleu_interval=(bleu_low, bleu_high),
+        chrf=values[1],
+        chrf_interval=(chrf_low, chrf_high),
+        bleu_samples=drawn_values[0],
+        chrf_samples=drawn_values[1],
+        signatures=(str(metrics[0].get_signature()), str(metrics[1].get_signature())),
+    )
 
 
 def p_value(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -57,7 +64,7 @@ def p_value(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 def sentence_scores(made: Sequence[str], wanted: Sequence[str]) -> list[float]:
     """chrF++ of each sentence, 0 to 100."""
-    from sacrebleu.metrics import CHRF
+    from sacrebleu.metrics.chrf import CHRF
 
     metric = CHRF(word_order=2, eps_smoothing=True)
     return [metric.sentence_score(a, [b]).score for a, b in zip(made, wanted, strict=True)]
@@ -77,8 +84,8 @@ def by_group(
 ) -> list[tuple[str, int, float, float, float]]:
     """Of each group of sentences: name, number, mean chrF++ of the three."""
     rows = []
-    for name in dict.fromkeys(sorted(names)):
+    for name in sorted(set(names)):
         inside = np.array([one == name for one in names])
-        mean: Callable[[Sequence[float]], float] = lambda s, i=inside: float(np.array(s)[i].mean())
-        rows.append((name, int(inside.sum()), mean(statistical), mean(neural), mean(hybrid)))
+        means = [float(np.array(s)[inside].mean()) for s in (statistical, neural, hybrid)]
+        rows.append((name, int(inside.sum()), means[0], means[1], means[2]))
     return rows

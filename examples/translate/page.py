@@ -3,6 +3,7 @@
 import html
 
 from examples.translate.hybrid import Hybrid, Translation
+
 from longhaul.core.errors import LonghaulError
 
 _PAGE = """<!doctype html><meta charset="utf-8"><title>Two translators and a judge</title>

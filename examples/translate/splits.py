@@ -1,6 +1,6 @@
 """Train, validation and test by package, with no sentence of one in another."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from examples.translate.catalogues import Pair
@@ -53,7 +53,7 @@ class _Seen:
         return any(jaccard(own, shingles(in_words(self._texts[n]))) >= SIMILAR for n in near)
 
 
-def split(parts: dict[str, Iterable[Pair]]) -> Splits:
+def split(parts: Mapping[str, Iterable[Pair]]) -> Splits:
     """The parts `train`, `valid` and `test` without what a part before them has already.
 
     Within `train` equal pairs are one; a source with two translations stays twice.

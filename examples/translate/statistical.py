@@ -12,6 +12,7 @@ from examples.translate.ngram import LanguageModel
 from examples.translate.phrases import Option, PhraseTable, phrase_table
 from examples.translate.text import words
 from examples.translate.tuning import tuned
+
 from longhaul.core.errors import UsageError
 
 _TABLE, _TARGETS, _SETTINGS = "table.jsonl", "targets.txt", "decoder.json"

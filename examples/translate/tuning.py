@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-
 from examples.translate.decoder import FEATURES, Decoder, Hypothesis
 
 _PAIRS_EACH = 40
@@ -101,4 +100,4 @@ def _ranked(differences: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     for _ in range(300):
         wrong = 1 / (1 + np.exp(np.clip(rows @ weights, -50, 50)))
         weights += 1.0 * ((wrong[:, None] * rows).mean(axis=0) - 1e-3 * weights)
-    return weights / scale
+    return np.asarray(weights / scale)

@@ -88,8 +88,8 @@ def evaluate(
     follow; the sums are over the same tokens. `sequences` of `sequence_length` tokens at most are
     computed at once, in the precision of training, so that the two losses can be compared, and
     `most_tokens` per source; None reads the whole split. The windows are dealt out among `ranks`,
-    and the figures are those of all. `alive` is called before every batch. `loss_from`: the recipe's
-    `data.loss_from`; context counts in evaluations as little as in training.
+    and the figures are those of all. `alive` is called before every batch. `loss_from`: the
+    recipe's `data.loss_from`; context counts in evaluations as little as in training.
 
     Raises:
         TooMuchEvaluated: memory ran out with a single sequence, or in a pass that other ranks stand
