@@ -1,6 +1,6 @@
 # make train   sets everything up and trains recipe `quickstart`
 # make test    sets everything up and runs the tests
-.PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check docs format \
+.PHONY: help setup setup-dev train translate translate-data test test-slow test-mutants test-newest drills-real check docs format \
   bench bench-gpu bench-gpu-tiny bench-cpu bench-ablate bench-nanogpt bench-quickstart bench-step bench-monitor \
   bench-loader bench-prepare bench-dedup bench-cause bench-planning \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery bench-simulation bench-board board-pictures figures lab lab-ends lab-prevention \
@@ -18,6 +18,7 @@ help:
 	@echo "make test-mutants   plant bugs one at a time; their tests must find them"
 	@echo "make test-newest   a core of the tests with the newest torch that is allowed"
 	@echo "make check   ruff, mypy, import-linter"
+	@echo "make translate   a hybrid translator from message catalogues (LANGUAGES='de fr'; translate-data: only the text)"
 	@echo "make docs    write docs/api.md from docstrings"
 	@echo "make figures  lines and files by room, and the files that a start touches"
 	@echo "make setup   only set up .venv"
@@ -83,6 +84,18 @@ setup-dev: .venv/installed-dev
 RECIPE ?= quickstart
 train: setup
 	$(BIN)/longhaul train $(RECIPE)
+
+LANGUAGES ?= de fr
+.venv/installed-translate: pyproject.toml | .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[translate]'
+	@touch $@
+
+# Its text is of packages that pip and apt-get download.
+translate: .venv/installed-translate
+	$(BIN)/python -u -m examples.translate.make $(LANGUAGES)
+
+translate-data: .venv/installed-translate
+	$(BIN)/python -u -m examples.translate.make $(LANGUAGES) --data-only
 
 # Three share a machine of two cores: a fifth of the time all that a test does is wait.
 WORKERS ?= 3

@@ -62,7 +62,7 @@ def train(
     pairs: Sequence[Pair],
     folder: Path,
     steps: int | None = None,
-    vocab_size: int = 3072,
+    vocab_size: int = 4096,
     say: Callable[[str], None] = print,
     **overrides: Any,
 ) -> Any:
