@@ -36,8 +36,8 @@ class Sizes:
     """How much of the held-out parts is used."""
 
     tuning: int = 200
-    judging: int = 1_500
-    testing: int = 1_000
+    judging: int = 800
+    testing: int = 600
     steps: int | None = None
     """Of the neural recipe; its own when None."""
 

@@ -62,7 +62,7 @@ def train(
     pairs: Sequence[Pair],
     folder: Path,
     steps: int | None = None,
-    vocab_size: int = 4096,
+    vocab_size: int = 3072,
     say: Callable[[str], None] = print,
     **overrides: Any,
 ) -> Any:
