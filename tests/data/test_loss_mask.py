@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longhaul.config.load import load_recipe
 from longhaul.core.errors import DataError
 from longhaul.data.loss_mask import IGNORED, LossMask, loss_mask_of
+from longhaul.data.prepare import _decisive
 
 BEGIN, END = 7, 9
 MASK = LossMask(BEGIN, END)
@@ -71,3 +73,10 @@ def test_documents_without_an_end_are_refused() -> None:
     letters.end_of_text = None
     with pytest.raises(DataError, match="no end of text"):
         loss_mask_of(">", letters)  # type: ignore[arg-type]
+
+
+def test_what_counts_in_the_loss_is_no_part_of_what_is_prepared() -> None:
+    """Text that was prepared before there was such a setting keeps its folder."""
+    data = load_recipe("drill").recipe.data
+    assert _decisive(data.model_copy(update={"loss_from": "x"})) == _decisive(data)
+    assert "loss_from" not in _decisive(data)

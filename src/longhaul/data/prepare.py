@@ -46,8 +46,11 @@ STAGES = "corpus"
 """Folder of what large text is made from, beside the prepared ones."""
 LEFT_OUT = "left-out.json"
 """In a prepared folder: documents that cleaning, filters and contamination left out or changed."""
-_NOT_PREPARED: dict[str, Any] = {"temperature": True, "sources": {"__all__": {"max_epochs"}}}
-"""As stages of the mixture, these decide what is read when, and nothing that is prepared."""
+_NOT_PREPARED: dict[str, Any] = {
+    "loss_from": True, "temperature": True, "sources": {"__all__": {"max_epochs"}},
+}  # fmt: skip
+"""As stages of the mixture, these decide what is read when, or counts, and nothing that is
+prepared."""
 _LATER = frozenset(
     {"adapter", "clean", "contamination", "dedup", "filtered", "filters", "url_field"}
 )
