@@ -153,6 +153,30 @@ def test_a_run_stops_and_goes_on_with_other_numbers_of_processes(
     assert validation(tmp_path) == pytest.approx(validation(alone), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("size", "layout"),
+    [
+        (3, ()),  # of 8 sequences; one rank has one that counts nowhere
+        pytest.param(2, ("--set", "parallel.tensor=2"), marks=pytest.mark.slow),
+        pytest.param(4, ("--set", "parallel.pipeline=2"), marks=pytest.mark.slow),
+    ],
+    ids=["replicas", "tensor", "stages"],
+)
+def test_ranks_divide_the_loss_of_parts_of_documents_by_all_that_counts(
+    tmp_path: Path, crew: Callable[..., Crew], size: int, layout: tuple[str, ...]
+) -> None:
+    masked = ("--set", "data.loss_from=' '", "--set", "train.steps=6", "--set", "model.layers=2")
+    for name, ranks, options in (("one", 1, masked), ("many", size, (*masked, *layout)),
+                                 ("all", 1, (*masked, "--set", "data.loss_from=''"))):  # fmt: skip
+        (tmp_path / name).mkdir()
+        started = crew(tmp_path / name, ranks, *options)
+        assert started.wait() == [0] * ranks, started.said()
+    one, many = losses(tmp_path / "one"), losses(tmp_path / "many")
+    assert many == pytest.approx(one, rel=1e-5)
+    assert validation(tmp_path / "many") == pytest.approx(validation(tmp_path / "one"), rel=1e-5)
+    assert one != pytest.approx(losses(tmp_path / "all"), rel=1e-3), "something is left out"
+
+
 @pytest.mark.slow  # of one process: test_survival.py; from memory: test_surviving.py
 def test_after_a_kill_the_same_processes_go_on_bit_by_bit(
     tmp_path: Path, crew: Callable[..., Crew]

@@ -49,12 +49,8 @@ class Batch:
     source_B: torch.Tensor | None = None
     """int64 on the host: the number of each sequence's source; None where nobody knows."""
     num_counted: int | None = None
-    """Of the global batch's targets, those that `data.loss_from` leaves; None if it is not set."""
-
-    @property
-    def divisor(self) -> int:
-        """By which the sum of token losses is divided: the global number of targets that count."""
-        return self.num_targets if self.num_counted is None else max(1, self.num_counted)
+    """Of these targets, those that `data.loss_from` leaves; None if it is not set, and all count.
+    """
 
 
 class BatchReader:
@@ -130,10 +126,6 @@ class BatchReader:
                 f"the batch at draw {first:,} is in part of {gone}, which the recipe has no more",
                 f"put {gone} back into data.sources to go back behind the change of the mixture",
             )
-        counted = None
-        if self._mask is not None:  # every rank divides by the same number, so each reads all
-            targets = self._mask.targets(self._windows(source, begin, length))
-            counted = int((targets != IGNORED).sum())
         own = share_of(request.sequences, self._rank, self._size)
         source, begin = source[own], begin[own]
         windows = self._windows(source, begin, length)
@@ -144,9 +136,10 @@ class BatchReader:
             windows = np.pad(windows, ((0, missing), (0, 0)), constant_values=IGNORED)
             source = np.pad(source, (0, missing))
         window_BT = torch.from_numpy(windows)
-        targets_BT = window_BT[:, 1:]
+        targets_BT, counted = window_BT[:, 1:], None
         if self._mask is not None:
             targets_BT = torch.from_numpy(self._mask.targets(windows))
+            counted = int((targets_BT != IGNORED).sum())
         return Batch(
             # The embedding needs a valid number where the target is ignored.
             tokens_BT=self._placed(

@@ -114,7 +114,7 @@ class TrainingStep:
         if self.optimizer.draws:
             key_generators(derive_key(self._seed, "rounding", batch.draw), self.device)
         with (
-            self.model_gauges.watch(self.optimizer, gate, scale, batch.divisor)
+            self.model_gauges.watch(self.optimizer, gate, scale, batch.num_targets)
             if read_gauges
             else nullcontext()
         ):
@@ -153,7 +153,7 @@ class TrainingStep:
                 self.parallel, self.parallel.staged, batch, micro_sequences, read_gauges, window,
                 updates,
             )  # fmt: skip
-        loss = torch.zeros((), device=self.device)
+        loss, divisor = torch.zeros((), device=self.device), self._divisor(batch)
         micro_batches = zip(
             batch.tokens_BT.split(micro_sequences),
             batch.targets_BT.split(micro_sequences),
@@ -163,7 +163,7 @@ class TrainingStep:
             self.alive()
             self._key_generators(batch, number)
             # The sum over the global number of targets, never a mean of means.
-            micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.divisor
+            micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / divisor
             if self.parallel is not None:
                 done = (number + 1) * micro_sequences
                 is_last = done >= len(batch.tokens_BT)
@@ -188,7 +188,7 @@ class TrainingStep:
         """The same in a pipeline; the loss is 0 in all stages but the last."""
         tokens = batch.tokens_BT.split(micro_sequences)
         targets = batch.targets_BT.split(micro_sequences)
-        losses = torch.zeros((), device=self.device)
+        losses, divisor = torch.zeros((), device=self.device), self._divisor(batch)
 
         first_stage = staged.pipe.own_stages[0]
         first = parallel.first_gradient() if read_gauges and len(tokens) > 1 else None
@@ -200,7 +200,7 @@ class TrainingStep:
             self._key_generators(batch, one.number, *turn)
             more = {"stage": one.stage, "given_BTD": given}
             made = self._loss(tokens[one.number], targets[one.number], read_gauges, window, **more)
-            return made / batch.divisor if staged.makes_loss(one.stage) else made
+            return made / divisor if staged.makes_loss(one.stage) else made
 
         def backward(one: "Pass", made: torch.Tensor, gradient: torch.Tensor | None) -> None:
             self.alive()
@@ -220,6 +220,18 @@ class TrainingStep:
         if first is not None:
             self._see_first(batch, len(targets[0]), first.norm())
         return losses
+
+    def _divisor(self, batch: Batch) -> int | torch.Tensor:
+        """Of the sum of token losses: the global number of targets that count. Where only the ranks
+        together know it, it stays on the device, and nothing waits for it.
+        """
+        if batch.num_counted is None:
+            return batch.num_targets
+        counted = torch.full((), batch.num_counted, dtype=torch.int64, device=self.device)
+        if self.parallel is not None:
+            world = self.parallel.world
+            counted = self.parallel.sharding.sum(counted) // (world.layout.size // world.data_size)
+        return counted.clamp(min=1)
 
     def _key_generators(self, batch: Batch, number: int, *turn: int) -> None:
         key = derive_key(self._seed, "micro-batch", batch.draw, number, *self._own, *turn)
