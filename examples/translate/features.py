@@ -24,6 +24,8 @@ class Candidates:
     source: str
     statistical: Hypothesis
     neural: Written
+    neural_of_statistical: float
+    """Log probability of the statistical system's words under the neural one, in nats a token."""
 
     @property
     def texts(self) -> tuple[str, str]:
@@ -93,15 +95,18 @@ def _of_systems(candidates: Candidates, size: int) -> dict[str, float]:
         for name, figure in zip(SCORES, statistical.figures, strict=True)
     }
     lengths = statistical.phrase_lengths
+    own = neural.log_probability / max(1, neural.num_tokens)
     return per_word | {
         "statistical_score": statistical.score / max(1, size),
         "statistical_mean_phrase": sum(lengths) / max(1, len(lengths)),
         "statistical_longest_phrase": float(max(lengths, default=0)),
-        "neural_score": neural.log_probability / max(1, neural.num_tokens),
+        "neural_score": own,
         "neural_tokens": float(neural.num_tokens),
         "neural_finished": float(neural.finished),
         "neural_margin": neural.margin,
         "neural_worst": neural.worst,
+        "neural_of_statistical": candidates.neural_of_statistical,
+        "neural_prefers": own - candidates.neural_of_statistical,
     }
 
 

@@ -93,10 +93,13 @@ class Hybrid:
     judge: Judge
     beam: int = 4
 
-    def candidates(self, source: str) -> Candidates:
-        """Both translations of a masked sentence."""
-        by_phrases = self.statistical.decoder.translate(words(source))
-        return Candidates(source, by_phrases, self.neural.beam(source, self.beam))
+    def candidates(self, sources: Sequence[str]) -> list[Candidates]:
+        """Both translations of each masked sentence."""
+        by_phrases = self.statistical.translate([words(source) for source in sources])
+        written = self.neural.translate(sources, self.beam)
+        texts = [joined(list(hypothesis.words)) for hypothesis in by_phrases]
+        scores = self.neural.log_probabilities(sources, texts)
+        return list(map(Candidates, sources, by_phrases, written, scores))
 
     def features(self, candidates: Candidates) -> dict[str, float]:
         """What the judge sees."""
@@ -110,7 +113,7 @@ class Hybrid:
     def _sentence(self, sentence: str) -> Translation:
         began = time.perf_counter()
         source, held = masked(sentence)
-        candidates = self.candidates(source)
+        (candidates,) = self.candidates([source])
         row = self.features(candidates)
         probability = float(self.judge.probability([row])[0])
         choice = chosen(candidates, probability, self.judge.threshold)

@@ -36,8 +36,8 @@ class Sizes:
     """How much of the held-out parts is used."""
 
     tuning: int = 200
-    judging: int = 800
-    testing: int = 600
+    judging: int = 1500
+    testing: int = 2000
     steps: int | None = None
     """Of the neural recipe; its own when None."""
 
@@ -70,7 +70,7 @@ def data(language: str, work: Path, own: Path | None = None) -> Splits:
 
 def scored(hybrid: Hybrid, pairs: Sequence[Pair]) -> tuple[list[Candidates], list[list[float]]]:
     """Both translations of each source, and their chrF++ against the target."""
-    candidates = [hybrid.candidates(pair.source) for pair in pairs]
+    candidates = hybrid.candidates([pair.source for pair in pairs])
     wanted = [pair.target for pair in pairs]
     return candidates, [sentence_scores([c.texts[n] for c in candidates], wanted) for n in range(2)]
 
@@ -88,7 +88,7 @@ def build(language: str, splits: Splits, work: Path, sizes: Sizes) -> tuple[Hybr
     print(f"neural: {run}, {time.monotonic() - began:.0f} s")
     began = time.monotonic()
     # A judge of anything has no meaning yet; its place is taken at once.
-    hybrid = Hybrid(phrases, neural.Neural(run), None)  # type: ignore[arg-type]
+    hybrid = Hybrid(phrases, neural.Neural.of_run(run), None)  # type: ignore[arg-type]
     candidates, (one, other) = scored(hybrid, valid[sizes.tuning :])
     hybrid.judge = judging.train([hybrid.features(c) for c in candidates], one, other)
     hybrid.judge.save(folder / "judge.cbm")
@@ -110,7 +110,7 @@ def load(language: str, work: Path = WORK) -> Hybrid:
     )
     return Hybrid(
         statistical.load(folder / "statistical"),
-        neural.Neural(run),
+        neural.Neural.of_run(run),
         judging.load(folder / "judge.cbm"),
     )
 

@@ -5,7 +5,7 @@ Shapes: B hypotheses, T tokens, V tokens of the vocabulary.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ RECIPE = Path(__file__).with_name("recipe.toml")
 _LENGTH_POWER = 1.0
 """The score is the sum of log probabilities over the number of tokens to this power (Wu et al.,
 arXiv 1609.08144, section 7, have a smoother form)."""
+_ROWS = 64
+"""Hypotheses computed at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,80 +99,122 @@ def train(
 
 
 class Neural:
-    """A trained run that translates."""
+    """A trained model that translates."""
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, model: Any, tokenizer: Any, context: int) -> None:
+        """`model`: logits [B, T, V] of tokens [B, T]; `context`: most tokens of a row."""
+        self._model, self._tokenizer, self._context = model, tokenizer, context
+        self._end = int(tokenizer.end_of_text)
+
+    @classmethod
+    def of_run(cls, run: Any) -> "Neural":
+        """That of a run of `recipe.toml` (`longhaul.Run`)."""
         trained = run.load_model()
-        self._model = trained.model
-        self._device = trained.device
-        self._tokenizer = trained.dataset.tokenizer
-        self._context = trained.recipe.model.context
-        self._end = self._tokenizer.end_of_text
+        return cls(trained.model, trained.dataset.tokenizer, trained.recipe.model.context)
 
-    def greedy(self, source: str) -> Written:
-        """The most probable token each time."""
-        return self.beam(source, 1)
+    def translate(self, sources: Sequence[str], width: int = 4) -> list[Written]:
+        """Of each the best of `width` hypotheses a step, by log probability per token; 1 is greedy.
 
-    def beam(self, source: str, width: int = 4) -> Written:
-        """The best of `width` hypotheses a step, by log probability per token."""
+        Sources of equally many tokens are searched together, `_ROWS` hypotheses at once.
+        """
+        searches = [_Search(self._asked(source), width) for source in sources]
+        by_length: dict[int, list[_Search]] = {}
+        for search in searches:
+            by_length.setdefault(len(search.asked), []).append(search)
+        for length, some in by_length.items():
+            at_once = max(1, _ROWS // width)
+            most = max(1, min(self._context - length, 2 * length + 12))
+            for first in range(0, len(some), at_once):
+                self._search(some[first : first + at_once], most)
+        return [self._written(search) for search in searches]
+
+    def _asked(self, source: str) -> list[int]:
+        """As documents follow each other in training; of a source too long its end."""
+        tokens = self._tokenizer.encode(source.replace(ARROW, "->") + ARROW).tolist()
+        return [self._end, *tokens[-(self._context * 2 // 3) :]]
+
+    def _search(self, searches: Sequence["_Search"], most: int) -> None:
         import torch
 
-        asked = [
-            int(token) for token in self._tokenizer.encode(source.replace(ARROW, "->") + ARROW)
-        ]
-        asked = asked[-(self._context * 2 // 3) :]
-        most = min(self._context - len(asked), 2 * len(asked) + 12)
-        alive: list[tuple[float, list[int], float]] = [(0.0, [], 0.0)]
-        ended: list[tuple[float, float, list[int], float]] = []
-        with torch.inference_mode():
-            for _ in range(most):
-                rows = torch.tensor([asked + made for _, made, _ in alive], device=self._device)
-                logits_BV = self._model(rows)[:, -1].float()
-                log_BV = torch.log_softmax(logits_BV, dim=-1)
-                grown = []
-                values_BW, tokens_BW = log_BV.topk(width + 1, dim=-1)
-                for (total, made, worst), values, tokens in zip(
-                    alive, values_BW.tolist(), tokens_BW.tolist(), strict=True
-                ):
-                    for value, token in zip(values, tokens, strict=True):
-                        grown.append((total + value, [*made, token], min(worst, value)))
-                grown.sort(key=lambda one: -one[0])
-                alive = []
-                for total, made, worst in grown[: 2 * width]:
-                    if made[-1] == self._end:
-                        score = total / len(made) ** _LENGTH_POWER
-                        ended.append((score, total, made, worst))
-                    elif len(alive) < width:
-                        alive.append((total, made, worst))
-                if len(ended) >= width or not alive:
-                    break
-        return self._best(ended, alive)
+        for _ in range(most):
+            going = [search for search in searches if not search.over]
+            if not going:
+                return
+            rows = [search.asked + made for search in going for _, made, _ in search.alive]
+            with torch.inference_mode():
+                logits_BV = self._model(torch.tensor(rows))[:, -1].float()
+                tried = min(going[0].width + 1, logits_BV.shape[1])
+                best = torch.log_softmax(logits_BV, dim=-1).topk(tried, dim=-1)
+            values, tokens, row = best.values.tolist(), best.indices.tolist(), 0
+            for search in going:
+                after = row + len(search.alive)
+                search.grow(values[row:after], tokens[row:after], self._end)
+                row = after
 
-    def _best(
-        self,
-        ended: list[tuple[float, float, list[int], float]],
-        alive: list[tuple[float, list[int], float]],
-    ) -> Written:
-        finished = bool(ended)
-        if not finished:
-            ended = [(t / max(1, len(m)) ** _LENGTH_POWER, t, m, w) for t, m, w in alive]
+    def _written(self, search: "_Search") -> Written:
+        ended = search.ended or [
+            (total / max(1, len(made)) ** _LENGTH_POWER, total, made, worst)
+            for total, made, worst in search.alive
+        ]
         ended.sort(key=lambda one: -one[0])
         score, total, made, worst = ended[0]
         margin = score - ended[1][0] if len(ended) > 1 else 0.0
         kept = [token for token in made if token != self._end]
         text = " ".join(self._tokenizer.decode(kept).replace(ARROW, " ").split())
-        return Written(text, total, len(made), finished, margin, worst)
+        return Written(text, total, len(made), bool(search.ended), margin, worst)
 
-    def log_probability(self, source: str, target: str) -> float:
-        """Of any translation under this model, in nats a token."""
+    def log_probabilities(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+        """Of any translations under this model, in nats a token; of long ones their begin."""
         import torch
 
-        asked = self._tokenizer.encode(source.replace(ARROW, "->") + ARROW).tolist()
-        answer = [*self._tokenizer.encode(target.replace(ARROW, "->")).tolist(), self._end]
-        asked = asked[-(self._context // 2) :]
-        answer = answer[: self._context - len(asked)]
-        with torch.inference_mode():
-            row = torch.tensor([asked + answer], device=self._device)
-            log_TV = torch.log_softmax(self._model(row[:, :-1])[0].float(), dim=-1)
-        wanted = row[0, len(asked) :, None]
-        return float(log_TV[len(asked) - 1 :].gather(1, wanted).mean())
+        rows = []
+        for source, target in zip(sources, targets, strict=True):
+            answer = [*self._tokenizer.encode(target.replace(ARROW, "->")).tolist(), self._end]
+            asked = self._asked(source)
+            rows.append((asked, answer[: max(1, self._context - len(asked))]))
+        order = sorted(range(len(rows)), key=lambda n: sum(map(len, rows[n])))
+        found = [0.0] * len(rows)
+        for first in range(0, len(order), _ROWS):
+            some = order[first : first + _ROWS]
+            length = max(sum(map(len, rows[n])) for n in some)
+            # What follows a row's end changes nothing before it.
+            filled = [(rows[n][0] + rows[n][1] + [self._end] * length)[:length] for n in some]
+            tokens_BT = torch.tensor(filled)
+            with torch.inference_mode():
+                log_BTV = torch.log_softmax(self._model(tokens_BT[:, :-1]).float(), dim=-1)
+                log_BT = log_BTV.gather(2, tokens_BT[:, 1:, None])[..., 0]
+            for n, log_T in zip(some, log_BT, strict=True):
+                asked, answer = rows[n]
+                found[n] = float(log_T[len(asked) - 1 : len(asked) - 1 + len(answer)].mean())
+        return found
+
+
+@dataclass
+class _Search:
+    """Hypotheses of one source."""
+
+    asked: list[int]
+    width: int
+    alive: list[tuple[float, list[int], float]] = field(default_factory=lambda: [(0.0, [], 0.0)])
+    """Log probability, tokens, and the log probability of the least probable of them."""
+    ended: list[tuple[float, float, list[int], float]] = field(default_factory=list)
+    """With the score before them."""
+
+    @property
+    def over(self) -> bool:
+        return len(self.ended) >= self.width or not self.alive
+
+    def grow(self, values: list[list[float]], tokens: list[list[int]], end: int) -> None:
+        """One more token, of the most probable ones after each that is alive."""
+        grown = [
+            (total + value, [*made, token], min(worst, value))
+            for (total, made, worst), its, there in zip(self.alive, values, tokens, strict=True)
+            for value, token in zip(its, there, strict=True)
+        ]
+        grown.sort(key=lambda one: -one[0])
+        self.alive = []
+        for total, made, worst in grown[: 2 * self.width]:
+            if made[-1] == end:
+                self.ended.append((total / len(made) ** _LENGTH_POWER, total, made, worst))
+            elif len(self.alive) < self.width:
+                self.alive.append((total, made, worst))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from examples.translate.alignment import align
 from examples.translate.catalogues import Pair
-from examples.translate.decoder import Decoder
+from examples.translate.decoder import Decoder, Hypothesis
 from examples.translate.ngram import LanguageModel
 from examples.translate.phrases import Option, PhraseTable, phrase_table
 from examples.translate.text import words
@@ -28,6 +28,10 @@ class Statistical:
     def word_counts(self) -> dict[str, int]:
         """How often each source word was seen."""
         return self.decoder.table.word_counts
+
+    def translate(self, sources: Sequence[Sequence[str]]) -> list[Hypothesis]:
+        """The best translation found of each sentence of words."""
+        return [found[0] for found in self.decoder.best_of_all(sources, 1)]
 
     def log_probability(self, sentence: list[str]) -> float:
         """Of a sentence of the target language, in nats."""

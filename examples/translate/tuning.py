@@ -51,8 +51,8 @@ def tuned(
     best, best_bleu = decoder, -1.0
     for number in range(rounds + 1):
         total = 0.0
-        for own, source, target in zip(pool, sources, targets, strict=True):
-            found = decoder.best(source, 30)
+        made_of_each = decoder.best_of_all(sources, 30)
+        for own, found, target in zip(pool, made_of_each, targets, strict=True):
             total += sentence_bleu(found[0].words, target)
             own.update((hypothesis.words, hypothesis) for hypothesis in found)
         mean = total / max(1, len(sources))

@@ -4,9 +4,12 @@ import itertools
 import math
 import random
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from examples.translate import judge as judging
 from examples.translate.alignment import by_model_2, grown
 from examples.translate.catalogues import catalogues, messages, own_pairs, pair_of
@@ -14,7 +17,7 @@ from examples.translate.decoder import FEATURES, Decoder
 from examples.translate.features import Candidates, features
 from examples.translate.hybrid import Hybrid, chosen, repaired, sentences
 from examples.translate.measure import by_group, p_value, quality, survival
-from examples.translate.neural import Written
+from examples.translate.neural import Neural, Written
 from examples.translate.ngram import BEGIN, END, UNKNOWN, LanguageModel
 from examples.translate.page import page
 from examples.translate.phrases import Option, PhraseTable, extracted, phrase_table
@@ -238,12 +241,75 @@ def test_tuning_is_never_worse_than_the_first_weights() -> None:
     assert mean(tuned(decoder, sources, targets, 2)) >= mean(decoder)
 
 
+class _Letters:
+    """A token for each of a few letters, `⟶` and the end."""
+
+    end_of_text = 4
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.array(["abc⟶".index(letter) for letter in text], dtype=np.int64)
+
+    def decode(self, tokens: list[int]) -> str:
+        return "".join("abc⟶"[token] for token in tokens)
+
+
+def _invented(tokens_BT: torch.Tensor) -> torch.Tensor:
+    """Logits that depend on all tokens before, as those of a model do."""
+    places = torch.arange(1, tokens_BT.shape[1] + 1)
+    seen_BT = (tokens_BT * places).cumsum(1)
+    logits_BTV = torch.sin(seen_BT[..., None] * torch.tensor([1.3, 2.1, 0.7, 1.9, 1.1]))
+    return logits_BTV - torch.tensor([0.0, 0.0, 0.0, 9.0, 0.0])  # no `⟶` in an answer
+
+
+def _every_answer(most: int) -> Iterator[list[int]]:
+    for length in range(most):
+        for made in itertools.product(range(4), repeat=length):
+            yield [*made, 4]
+
+
+def test_a_wide_enough_beam_finds_what_is_most_probable_of_all() -> None:
+    model = Neural(_invented, _Letters(), 6)  # `⟦end⟧ a ⟶` leaves three tokens
+    (found,) = model.translate(["a"], 600)
+    rows = [[4, 0, 3, *answer] for answer in _every_answer(3)]
+    best = -math.inf
+    for row in rows:
+        log_TV = torch.log_softmax(_invented(torch.tensor([row]))[0], dim=-1)
+        each = [float(log_TV[place - 1, row[place]]) for place in range(3, len(row))]
+        best = max(best, sum(each) / len(each))
+    assert found.log_probability / found.num_tokens == pytest.approx(best, abs=1e-5)
+    assert found.finished
+
+
+def test_sources_searched_together_are_translated_as_alone() -> None:
+    model = Neural(_invented, _Letters(), 24)
+    sources = ["".join(p) for n in (1, 2, 3) for p in itertools.product("abc", repeat=n)]
+    assert model.translate(sources) == [model.translate([source])[0] for source in sources]
+    targets = [source[::-1] * 2 for source in sources]
+    alone = [model.log_probabilities([s], [t])[0] for s, t in zip(sources, targets, strict=True)]
+    assert model.log_probabilities(sources, targets) == pytest.approx(alone, abs=1e-5)
+
+
+def test_what_a_search_found_scores_the_same_when_it_is_given() -> None:
+    model = Neural(_invented, _Letters(), 24)
+    for source in ("ab", "c", "cab"):
+        (one,) = model.translate([source])
+        assert one.finished
+        given = model.log_probabilities([source], [one.text])[0]
+        assert given == pytest.approx(one.log_probability / one.num_tokens, abs=1e-5)
+
+
+def test_many_sentences_are_decoded_in_processes_as_in_one() -> None:
+    decoder = _random_decoder(5)
+    sources = [list(p) for p in itertools.permutations("abcd?", 3)]
+    assert decoder.best_of_all(sources, 3) == [decoder.best(source, 3) for source in sources]
+
+
 def _candidates(source: str, one: str, other: str) -> Candidates:
     decoder = _random_decoder(1)
     made = decoder.translate(words(one))
     return Candidates(
         source, type(made)(tuple(words(one)), -1.0, made.figures, made.phrase_lengths),
-        Written(other, -4.0, 3, True, 0.1, -2.0),
+        Written(other, -4.0, 3, True, 0.1, -2.0), -2.5,
     )  # fmt: skip
 
 
@@ -295,8 +361,11 @@ class _Judge:
 
 
 class _Neural:
-    def beam(self, source: str, width: int) -> Written:
-        return Written(source.upper(), -4.0, 3, True, 0.1, -2.0)
+    def translate(self, sources: list[str], width: int) -> list[Written]:
+        return [Written(source.upper(), -4.0, 3, True, 0.1, -2.0) for source in sources]
+
+    def log_probabilities(self, sources: list[str], targets: list[str]) -> list[float]:
+        return [-2.5 for _ in sources]
 
 
 def _hybrid(tmp_path: Path) -> Hybrid:
