@@ -8,7 +8,7 @@ from pathlib import Path
 from examples.translate.hybrid import Hybrid
 from examples.translate.make import WORK, load
 
-from longhaul.core.errors import LonghaulError, UsageError
+from longhaul import LonghaulError, UsageError
 
 
 def main(arguments: list[str] | None = None) -> int:

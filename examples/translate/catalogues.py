@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from examples.translate.text import masked_pair, plain, words
 
-from longhaul.core.errors import DataError, UsageError
+from longhaul import DataError, UsageError
 
 MOST_WORDS = 40
 """Words of a side of a pair; longer ones are help texts that align badly."""

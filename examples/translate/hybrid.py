@@ -20,7 +20,7 @@ from examples.translate.text import (
     words,
 )
 
-from longhaul.core.errors import UsageError
+from longhaul import UsageError
 
 MOST_TEXT = 20_000
 """Characters of a text in all."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longhaul.core.errors import UsageError
+from longhaul import UsageError
 
 Floats = npt.NDArray[np.float64]
 _FOLDS = 4

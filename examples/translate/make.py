@@ -99,7 +99,7 @@ def build(language: str, splits: Splits, work: Path, sizes: Sizes) -> tuple[Hybr
 def load(language: str, work: Path = WORK) -> Hybrid:
     """What `make translate` left. UsageError if a part is missing."""
     import longhaul
-    from longhaul.core.errors import UsageError
+    from longhaul import UsageError
 
     folder = work / language
     if not (folder / "judge.cbm").exists():
@@ -231,7 +231,7 @@ if __name__ == "__main__":
     try:
         main()
     except Exception as error:
-        from longhaul.core.errors import LonghaulError
+        from longhaul import LonghaulError
 
         if not isinstance(error, LonghaulError):
             raise

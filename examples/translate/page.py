@@ -4,7 +4,7 @@ import html
 
 from examples.translate.hybrid import Hybrid, Translation
 
-from longhaul.core.errors import LonghaulError
+from longhaul import LonghaulError
 
 _PAGE = """<!doctype html><meta charset="utf-8"><title>Two translators and a judge</title>
 <style>body{{font:16px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}}

@@ -13,7 +13,7 @@ from examples.translate.phrases import Option, PhraseTable, phrase_table
 from examples.translate.text import words
 from examples.translate.tuning import tuned
 
-from longhaul.core.errors import UsageError
+from longhaul import UsageError
 
 _TABLE, _TARGETS, _SETTINGS = "table.jsonl", "targets.txt", "decoder.json"
 

@@ -26,7 +26,7 @@ from examples.translate.statistical import Statistical, load, make
 from examples.translate.text import joined, marks, masked, masked_pair, plain, unmasked, words
 from examples.translate.tuning import sentence_bleu, tuned
 
-from longhaul.core.errors import DataError, UsageError
+from longhaul import DataError, UsageError
 
 WORDS = {"the": "das", "house": "Haus", "small": "kleine", "green": "grüne", "book": "Buch",
          "tree": "Holz", "is": "ist", "old": "alt", "new": "neu", "here": "hier"}  # fmt: skip
