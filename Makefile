@@ -88,6 +88,8 @@ train: setup
 LANGUAGES ?= de fr
 .venv/installed-translate: pyproject.toml | .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[translate]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'eflomal>=2' \
+	  || echo "eflomal was not built, which takes a C compiler: IBM model 2 aligns in its place"
 	@touch $@
 
 # Its text is of packages that pip and apt-get download.

@@ -21,7 +21,7 @@ def page(hybrid: Hybrid, text: str) -> str:
     if text:
         try:
             rows = "".join(map(_row, hybrid.translate(text)))
-            heads = "<tr><th>source<th>statistical<th>neural<th>why</tr>"
+            heads = "<tr><th>source<th>statistical<th>neural<th>why (+ speaks for the neural)</tr>"
             result = f"<table>{heads}{rows}</table>"
         except LonghaulError as error:
             result = f"<p role='alert'>{html.escape(str(error))}</p>"
