@@ -101,16 +101,18 @@ def train(
 class Neural:
     """A trained model that translates."""
 
-    def __init__(self, model: Any, tokenizer: Any, context: int) -> None:
-        """`model`: logits [B, T, V] of tokens [B, T]; `context`: most tokens of a row."""
+    def __init__(self, model: Any, tokenizer: Any, context: int, device: Any = "cpu") -> None:
+        """`model`: logits [B, T, V] of tokens [B, T], on `device`; of at most `context` tokens."""
         self._model, self._tokenizer, self._context = model, tokenizer, context
+        self._device = device
         self._end = int(tokenizer.end_of_text)
 
     @classmethod
     def of_run(cls, run: Any) -> "Neural":
         """That of a run of `recipe.toml` (`longhaul.Run`)."""
         trained = run.load_model()
-        return cls(trained.model, trained.dataset.tokenizer, trained.recipe.model.context)
+        context = trained.recipe.model.context
+        return cls(trained.model, trained.dataset.tokenizer, context, trained.device)
 
     def translate(self, sources: Sequence[str], width: int = 4) -> list[Written]:
         """Of each the best of `width` hypotheses a step, by log probability per token; 1 is greedy.
@@ -142,7 +144,7 @@ class Neural:
                 return
             rows = [search.asked + made for search in going for _, made, _ in search.alive]
             with torch.inference_mode():
-                logits_BV = self._model(torch.tensor(rows))[:, -1].float()
+                logits_BV = self._model(torch.tensor(rows, device=self._device))[:, -1].float()
                 tried = min(going[0].width + 1, logits_BV.shape[1])
                 best = torch.log_softmax(logits_BV, dim=-1).topk(tried, dim=-1)
             values, tokens, row = best.values.tolist(), best.indices.tolist(), 0
@@ -179,7 +181,7 @@ class Neural:
             length = max(sum(map(len, rows[n])) for n in some)
             # What follows a row's end changes nothing before it.
             filled = [(rows[n][0] + rows[n][1] + [self._end] * length)[:length] for n in some]
-            tokens_BT = torch.tensor(filled)
+            tokens_BT = torch.tensor(filled, device=self._device)
             with torch.inference_mode():
                 log_BTV = torch.log_softmax(self._model(tokens_BT[:, :-1]).float(), dim=-1)
                 log_BT = log_BTV.gather(2, tokens_BT[:, 1:, None])[..., 0]

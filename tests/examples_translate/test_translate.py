@@ -289,6 +289,20 @@ def test_sources_searched_together_are_translated_as_alone() -> None:
     assert model.log_probabilities(sources, targets) == pytest.approx(alone, abs=1e-5)
 
 
+def test_tokens_are_where_the_model_is() -> None:
+    seen: list[str] = []
+
+    def elsewhere(tokens_BT: torch.Tensor) -> torch.Tensor:
+        seen.append(tokens_BT.device.type)
+        return torch.zeros((*tokens_BT.shape, 5), device=tokens_BT.device)
+
+    model = Neural(elsewhere, _Letters(), 12, torch.device("meta"))
+    for ask in (lambda: model.translate(["a"]), lambda: model.log_probabilities(["a"], ["b"])):
+        with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
+            ask()  # values of `meta` cannot be read
+    assert seen == ["meta", "meta"]
+
+
 def test_what_a_search_found_scores_the_same_when_it_is_given() -> None:
     model = Neural(_invented, _Letters(), 24)
     for source in ("ab", "c", "cab"):
