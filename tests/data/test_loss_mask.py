@@ -61,18 +61,23 @@ class _Letters:
         return np.array([ord(letter) for letter in text])
 
 
+class _Text:
+    def __init__(self) -> None:
+        self.tokenizer = _Letters()
+
+
 def test_a_sign_of_two_tokens_is_refused_with_the_way_out() -> None:
     with pytest.raises(DataError, match=r"loss_from: '=>' is 2 tokens"):
-        loss_mask_of("=>", _Letters())  # type: ignore[arg-type]
-    assert loss_mask_of("", _Letters()) is None  # type: ignore[arg-type]
-    assert loss_mask_of(">", _Letters()) == LossMask(ord(">"), END)  # type: ignore[arg-type]
+        loss_mask_of("=>", _Text())  # type: ignore[arg-type]
+    assert loss_mask_of("", None) is None  # type: ignore[arg-type]
+    assert loss_mask_of(">", _Text()) == LossMask(ord(">"), END)  # type: ignore[arg-type]
 
 
 def test_documents_without_an_end_are_refused() -> None:
-    letters = _Letters()
-    letters.end_of_text = None
+    text = _Text()
+    text.tokenizer.end_of_text = None
     with pytest.raises(DataError, match="no end of text"):
-        loss_mask_of(">", letters)  # type: ignore[arg-type]
+        loss_mask_of(">", text)  # type: ignore[arg-type]
 
 
 def test_what_counts_in_the_loss_is_no_part_of_what_is_prepared() -> None:

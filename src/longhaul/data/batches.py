@@ -74,12 +74,7 @@ class BatchReader:
         self._dataset, self._recipe, self._placed = dataset, recipe, placed
         self._streams = [source.train for source in dataset.sources]
         self._block_length = recipe.block_length()
-        # The tokenizer is loaded only if it is asked: training itself needs none.
-        self._mask = (
-            loss_mask_of(recipe.data.loss_from, dataset.tokenizer)
-            if recipe.data.loss_from
-            else None
-        )
+        self._mask = loss_mask_of(recipe.data.loss_from, dataset)
         self._rank, self._size = rank, size
         self.follow(before)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")

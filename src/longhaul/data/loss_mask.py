@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longhaul.core.errors import DataError
-from longhaul.data.tokenizing import Tokenizer
+from longhaul.data.dataset import Dataset
 
 IGNORED = -1
 """Target of positions that the loss skips: padding, and context."""
@@ -40,13 +40,14 @@ class LossMask:
         return np.where(counts, windows[:, 1:], IGNORED)
 
 
-def loss_mask_of(loss_from: str, tokenizer: Tokenizer) -> LossMask | None:
-    """The mask of `data.loss_from`; None if that is empty.
+def loss_mask_of(loss_from: str, dataset: Dataset) -> LossMask | None:
+    """The mask of `data.loss_from`; None if that is empty: then no tokenizer is loaded.
 
-    DataError if it is not one token of this tokenizer, or documents have no end of text.
+    DataError if it is not one token of the dataset's, or documents have no end of text.
     """
     if not loss_from:
         return None
+    tokenizer = dataset.tokenizer
     tokens = tokenizer.encode(loss_from)
     if len(tokens) != 1:
         raise DataError(

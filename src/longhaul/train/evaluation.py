@@ -97,7 +97,7 @@ def evaluate(
     """
     was_training = model.training
     model.eval()
-    mask = loss_mask_of(loss_from, dataset.tokenizer) if loss_from else None
+    mask = loss_mask_of(loss_from, dataset)
     passes = _Passes(model, device, sequence_length, sequences, ranks, alive, mask)
     try:
         with torch.inference_mode(), autocast(device, precision):
