@@ -61,10 +61,12 @@ def test_a_profile_adds_up_and_leaves_a_trace_and_a_page(profiled: Profiled) -> 
     products = [row for row in taken["operations"] if row["name"] == "aten::mm"]
     assert products
     assert all(row["flops"] > 0 and row["attainable"] > 0 for row in products)
-    names = {part["name"] for part in taken["parts"]}
-    assert {"tokens", "blocks.*.mlp.up", "blocks.*.attention.qkv", "optimizer"} <= names
+    parts = {part["name"]: part for part in taken["parts"]}
+    assert {"tokens", "blocks.*.mlp.up", "blocks.*.attention.qkv", "optimizer"} <= set(parts)
+    # What it would be named for; how long its calls take is the machine's affair.
+    assert parts["tokens"]["needs"] > 0
+    assert not {"aten::mm", "aten::bmm", "aten::matmul"} & set(parts["tokens"]["calls"])
     assert not [one for one in taken["surprises"] if one["kind"] == "host wait"]
-    assert not [one for one in taken["surprises"] if one["subject"] == "tokens"]
     trace = json.loads(gzip.decompress(Path(taken["trace"]).read_bytes()))
     named = {event["name"] for event in trace["traceEvents"]}
     assert {"longhaul/stage/forward", "longhaul/module/tokens", "aten::mm"} <= named
