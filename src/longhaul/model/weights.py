@@ -50,6 +50,14 @@ class Linear(nn.Linear):
             x_BTD = x_BTD.to(self.weight.dtype)
         return functional.linear(x_BTD, self.weight, self.bias)
 
+    def read_as(self, x_BTD: Tensor) -> torch.dtype:
+        """The format in which its product takes an input."""
+        if self.narrows:
+            return self.weight.dtype
+        kind = x_BTD.device.type
+        casts = torch.is_autocast_enabled(kind) and x_BTD.dtype == torch.float32
+        return torch.get_autocast_dtype(kind) if casts else x_BTD.dtype
+
     def reset_parameters(self) -> None:
         """Left to `initialise.py`."""
 

@@ -28,10 +28,10 @@ def become(module: nn.Module, kind: type[Module]) -> Module:
 
 
 _aten, _collectives, _higher = torch.ops.aten, torch.ops._c10d_functional, torch.ops.higher_order
+_PRODUCTS = (_aten.mm.default, _aten.addmm.default)
 # Results that cost more to compute than to keep: products, attention, what came over a network.
 _KEPT = {
-    _aten.mm.default,
-    _aten.addmm.default,
+    *_PRODUCTS,
     _aten.bmm.default,
     _aten._scaled_dot_product_flash_attention.default,
     _aten._scaled_dot_product_flash_attention_for_cpu.default,
@@ -59,11 +59,14 @@ class RecomputedBlock(Block):
     """A block that keeps little of its forward pass."""
 
     selective: bool
+    sums_stretches = False
+    """Its results are sums over ranks, of which this rank keeps a stretch (`tensor.py`)."""
 
     def forward(self, x_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None = None) -> Tensor:
         """See `Block.forward`; the tap is closed when this is computed again."""
         # Only where it is needed: torch.compile fails at the one that does nothing.
-        more: dict[str, Any] = {"context_fn": _selective} if self.selective else {}
+        contexts = _selective_in_stretches if self.sums_stretches else _selective
+        more: dict[str, Any] = {"context_fn": contexts} if self.selective else {}
         out_BTD: Tensor = checkpoint(
             super().forward,
             x_BTD,
@@ -114,3 +117,19 @@ def _policy(context: Any, operation: Any, *given: Any, **named: Any) -> Checkpoi
 
 
 _selective = partial(create_selective_checkpoint_contexts, _policy)
+
+
+def _selective_in_stretches() -> Any:
+    """Of a layer that several ranks compute, the sums' stretches are kept. What goes into a sum is
+    the second product of attention and of the MLP: as long as all stretches, and never read again.
+    """
+    counts = {False: 0, True: 0}  # of the pass that is computed again
+
+    def policy(context: Any, operation: Any, *given: Any, **named: Any) -> CheckpointPolicy:
+        if operation in _PRODUCTS:
+            counts[context.is_recompute] += 1
+            if counts[context.is_recompute] % 2 == 0:
+                return CheckpointPolicy.PREFER_RECOMPUTE
+        return _policy(context, operation, *given, **named)
+
+    return create_selective_checkpoint_contexts(policy)

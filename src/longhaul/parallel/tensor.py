@@ -9,6 +9,7 @@ width, V a rank's rows of the vocabulary, N targets (B·T).
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from longhaul.model.head import IGNORED_TARGET, OfTargets, SummedLoss, measure
 from longhaul.model.layers import Norm
 from longhaul.model.tap import Tap
 from longhaul.model.weights import Linear, Table
-from longhaul.parallel.recompute import become
+from longhaul.parallel.recompute import RecomputedBlock, become
 
 _TIME = 1
 # Renamed in torch 2.13; the same collectives as DTensor's own, which a compiler can trace.
@@ -41,6 +42,27 @@ def gather_sequence(x_BSD: Tensor, group: dist.ProcessGroup) -> Tensor:
     """[B, T, …] on every rank from each rank's stretch; gradients of all ranks are summed."""
     x_BTD: Tensor = _all_gather(x_BSD, _TIME, group)
     return x_BTD
+
+
+class _GatheredNarrow(torch.autograd.Function):
+    """`gather_sequence` in another format: what is sent, and kept for the product, is half as
+    large. Gradients are summed in the format that came.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_BSD: Tensor, dtype: torch.dtype, group: dist.ProcessGroup) -> Tensor:
+        ctx.dtype, ctx.group = x_BSD.dtype, group
+        return gather_sequence(x_BSD.to(dtype), group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_BTD: Tensor) -> tuple[Tensor, None, None]:
+        # Stretch by stretch and in that format at one go.
+        ways = dist.get_world_size(ctx.group)
+        gradient_WBSD = gradient_BTD.unflatten(_TIME, (ways, -1)).movedim(_TIME, 0)
+        wide_WBSD = gradient_WBSD.to(ctx.dtype, memory_format=torch.contiguous_format)
+        gradient_BSD: Tensor = _reduce_scatter(wide_WBSD.flatten(0, 1), "sum", 0, ctx.group)
+        return gradient_BSD, None, None
 
 
 def sum_to_stretches(x_BTD: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -236,12 +258,19 @@ class _Splitter:
             # Every rank has all positions and some of the width: sums go over all ranks.
             become(mlp.inner_norm, CutNorm).group = self._group
         self._out_of(f"{name}.mlp.down", mlp.down)
-        for module in (attention, mlp):
-            module.register_forward_pre_hook(self._gather_first)
+        attention.register_forward_pre_hook(partial(self._gather_first, attention.qkv))
+        mlp.register_forward_pre_hook(partial(self._gather_first, mlp.up))
+        if isinstance(block, RecomputedBlock):
+            block.sums_stretches = True
 
-    def _gather_first(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _gather_first(
+        self, reader: Linear, module: nn.Module, given: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         x_BSD, *others = given
-        return gather_sequence(x_BSD, self._group), *others
+        dtype = reader.read_as(x_BSD)
+        if dtype == x_BSD.dtype:
+            return gather_sequence(x_BSD, self._group), *others
+        return _GatheredNarrow.apply(x_BSD, dtype, self._group), *others  # type: ignore[no-untyped-call]
 
     def _into(self, name: str, linear: Linear) -> None:
         """Each rank computes some of the outputs."""
