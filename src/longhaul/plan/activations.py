@@ -48,17 +48,25 @@ class Formats:
 
 
 def of_layer(
-    recipe: Recipe, tokens: int, length: int, on_cpu: bool, practice: Practice = LONGHAUL
+    recipe: Recipe,
+    tokens: int,
+    length: int,
+    on_cpu: bool,
+    practice: Practice = LONGHAUL,
+    ranks: int = 1,
 ) -> dict[str, Bytes]:
-    """Bytes that one layer keeps, by what is computed again: `none` of it; all but products,
-    attention and the input (`selective`); all but the input (`full`).
+    """Bytes that one layer keeps on each of the `ranks` that compute it, by what is computed again:
+    `none` of it; all but products, attention and the input (`selective`); all but the input
+    (`full`).
     """
     model, formats = recipe.model, Formats.of(recipe, practice)
     attention, attention_products = _attention(model, formats, length, on_cpu)
     mlp, mlp_products = _mlp(model, formats)
     stream = formats.stream * model.width
-    # Each norm keeps its input, or its unit vectors, and gives what the next product takes.
-    norms = 2 * (stream + _into_product(model, formats))
+    # Each norm keeps its input, or its unit vectors, and gives what the next product takes: whole
+    # where ranks have a stretch of the sequence each.
+    whole = 2 * formats.product * model.width if ranks > 1 else 0
+    norms = 2 * (stream + (0 if whole else _into_product(model, formats)))
     norms += (model.attention_out_norm + model.mlp_out_norm + model.input_mix) * stream
     dropout = 2 * model.width if model.dropout else 0  # a byte tells whether one stays
     kept = norms + attention + mlp + dropout
@@ -69,20 +77,38 @@ def of_layer(
         wide = model.heads_width + model.key_heads * model.key_width + model.inner_width
         wide += model.heads_width + model.width
         products = stream + formats.product * wide + FLOAT32 * model.heads
-    return {"none": tokens * kept, "selective": tokens * products, "full": tokens * stream}
+    return {
+        "none": tokens * (kept // ranks + whole),
+        "selective": tokens * (products // ranks + whole),
+        "full": tokens * stream // ranks,
+    }
 
 
-def around_layers(recipe: Recipe, tokens: int, practice: Practice = LONGHAUL) -> Bytes:
-    """Bytes kept by the embedding, the skips and the last norm."""
+def around_layers(
+    recipe: Recipe, tokens: int, practice: Practice = LONGHAUL, ranks: int = 1
+) -> Bytes:
+    """Bytes kept by the embedding, the skips and the last norm, on each of so many ranks."""
     model, formats = recipe.model, Formats.of(recipe, practice)
     stream = formats.stream * model.width
-    kept = stream + _into_product(model, formats) if model.norm_placement == "pre" else 0
+    whole = formats.product * model.width if ranks > 1 else 0  # what the head reads
+    into = 0 if whole else _into_product(model, formats)
+    kept = stream + into if model.norm_placement == "pre" else 0
     kept += stream * (1 + model.embedding_norm)
     kept += stream * (model.layers // 2) if model.unet_skips else 0
     kept += formats.stream * model.key_heads * model.key_width * model.value_embeddings
     if model.table_width != model.width:
         kept += 2 * formats.product * model.table_width
-    return tokens * kept
+    return tokens * (kept // ranks + whole)
+
+
+def on_its_way(recipe: Recipe, tokens: int, ranks: int, practice: Practice = LONGHAUL) -> Bytes:
+    """Bytes of gradients between a layer's parts while it goes backward, on each of the ranks that
+    compute it: where a stretch is one rank's, they are summed from as many whole ones.
+    """
+    formats = Formats.of(recipe, practice)
+    stretches = 2 * formats.stream // ranks
+    whole = formats.product + formats.stream if ranks > 1 else 0
+    return tokens * recipe.model.width * (stretches + whole)
 
 
 def of_logits(recipe: Recipe, tokens: int, rows: int, on_cpu: bool) -> Bytes:
@@ -193,8 +219,10 @@ _ROTATED = 4
 their products with the cosines, and the sum."""
 
 
-def in_layers(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> Bytes:
-    """Bytes that layers and what they share take at once in an evaluation, at the worst moment."""
+def in_layers(recipe: Recipe, tokens: int, length: int, on_cpu: bool, ranks: int = 1) -> Bytes:
+    """Bytes that layers and what they share take at once in an evaluation, at the worst moment, on
+    each of the `ranks` that compute them.
+    """
     model, formats = recipe.model, Formats.of(recipe)
     stream, keys = formats.stream * model.width, model.key_heads * model.key_width
     shared = stream * (1 + 2 * model.input_mix)
@@ -204,10 +232,15 @@ def in_layers(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> Bytes:
         written_out = _written_out(model, formats, length, on_cpu, trains=False)
         computed = _computed_in(formats, length, on_cpu, written_out)
         shared += computed * (model.heads_width + 2 * keys)
-    return tokens * (
-        shared
-        + max(_attention_evaluated(model, formats, length, on_cpu), _mlp_evaluated(model, formats))
-    )
+    attends = _attention_evaluated(model, formats, length, on_cpu)
+    within = max(attends, _mlp_evaluated(model, formats)) // ranks
+    if ranks > 1:
+        # What was gathered; at the end with it a sum's part, and this by stretches.
+        whole = formats.product * model.width
+        inner = model.inner_width * (3 if model.gated else 1)
+        ends = formats.product * max(model.heads_width, inner) // ranks
+        within = max(within + whole, 3 * whole + ends)
+    return tokens * (shared // ranks + within)
 
 
 def of_a_chunk(recipe: Recipe, tokens: int, rows: int, padded_vocab: int, on_cpu: bool) -> Bytes:

@@ -22,6 +22,7 @@ from longhaul.plan.activations import (
     of_chunked_loss,
     of_layer,
     of_logits,
+    on_its_way,
 )
 from longhaul.plan.practice import LONGHAUL, Practice
 
@@ -123,7 +124,7 @@ def estimate_memory(
         {"gradients": gradients, "update": borrowed},
     )  # fmt: skip
     evaluated, context = recipe.evaluated_within(tokens), recipe.model.context
-    layers = in_layers(recipe, evaluated * context, context, on_cpu) // layout.tensor
+    layers = in_layers(recipe, evaluated * context, context, on_cpu, layout.tensor)
     chunk = of_a_chunk(recipe, evaluated * context, rows, padded, on_cpu)
     gathered = _gathered(recipe, size, formats, layout, practice, has_gradients=False)
     evaluation = _at_worst(
@@ -183,12 +184,12 @@ def _activations(
 ) -> tuple[Bytes, Bytes]:
     """Bytes kept at the turn, and those that a single layer's backward pass works with."""
     recomputation = recipe.machine.activation_checkpointing
-    layer = of_layer(recipe, tokens, length, on_cpu, practice)
+    ranks = layout.tensor
+    layer = of_layer(recipe, tokens, length, on_cpu, practice, ranks)
     layers = _layers_under_way(recipe, layout, max(1, tokens // length))
-    kept = layers * layer[recomputation] + around_layers(recipe, tokens, practice)
+    kept = layers * layer[recomputation] + around_layers(recipe, tokens, practice, ranks)
     # The last layer to go backward: what it kept or computes again, and the gradients on their way.
-    working = layer["none"] + 2 * layer["full"]
-    return kept // layout.tensor, working // layout.tensor
+    return kept, layer["none"] + on_its_way(recipe, tokens, ranks, practice)
 
 
 def _layers_under_way(recipe: Recipe, layout: Layout, sequences: int) -> int:
