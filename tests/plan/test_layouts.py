@@ -30,6 +30,25 @@ def test_a_layout_is_one_that_the_recipe_takes():
     load_recipe("llama-8b", options)  # raises what cannot be combined
 
 
+def test_interleaved_stages_shrink_the_bubble_and_can_be_trained():
+    options = ("batch.sequences=64", "machine.compile=false")
+    every = list(search(gpus=16, overrides=options).candidates())
+    alike = {
+        one.stages_per_rank: one
+        for one in every
+        if (one.layout.pipeline, one.layout.shard, one.layout.tensor) == (4, 4, 1)
+        and (one.micro_sequences, one.recompute) == (1, "full")
+    }
+    assert set(alike) == {1, 2, 4}
+    assert alike[4].time.bubble == pytest.approx(alike[1].time.bubble / 4)
+    assert alike[4].memory["activations"] > alike[1].memory["activations"]
+    assert alike[2].dealt == "pipeline 4 × shard 4, 2 stages a rank"
+    settings = [f"{path}={value}" for path, value in alike[4].settings.items()]
+    recipe = load_recipe("llama-8b", [*options, *settings]).recipe
+    assert recipe.parallel.stages_per_rank == 4
+    assert {one.stages_per_rank for one in every if one.layout.pipeline == 1} == {1}
+
+
 def test_memory_kinds_add_up_to_the_estimate_and_its_margins():
     best = search(gpus=8).ranked()[0]
     assert best.memory["fragmentation"] > 0

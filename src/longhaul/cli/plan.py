@@ -89,7 +89,7 @@ def _show(made: Plan, most: int) -> None:
     for number, one in enumerate(made.candidates[:most], 1):
         share = "n/a" if one.mfu is None else f"{one.mfu:.1%}"
         table.add_row(
-            str(number), str(one.layout), str(one.micro_sequences), one.recompute,
+            str(number), one.dealt, str(one.micro_sequences), one.recompute,
             short_bytes(one.memory_bytes), f"{one.time.total:.3g} s", share,
         )  # fmt: skip
     terminal.print(f"\n{len(made.candidates)} layouts fit; step times are {made.step_basis}:")

@@ -6,6 +6,7 @@ a margin for fragments, time `plan/step_time.py`'s roofline.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 from longhaul.config.combinations import combination_problems
 from longhaul.config.recipe import Recipe
@@ -23,6 +24,7 @@ LIBRARIES: Bytes = 10**9
 _MICRO = (1, 2, 4, 8, 16, 32, 64)
 _RECOMPUTE = ("none", "selective", "full")
 _PIPELINES = (1, 2, 4, 8, 16, 32)
+_STAGES_PER_RANK = (1, 2, 4)
 _KINDS = {
     "weights": "weights", "gradients": "gradients", "optimizer state": "optimizer",
     "activations": "activations", "logits": "activations",
@@ -35,6 +37,7 @@ class Candidate:
     """One way to deal a recipe out."""
 
     layout: Layout
+    stages_per_rank: int
     micro_sequences: int
     recompute: str
     memory: Mapping[str, Bytes]
@@ -48,12 +51,19 @@ class Candidate:
         return sum(self.memory.values())
 
     @property
+    def dealt(self) -> str:
+        """As people write it: `pipeline 4 × shard 8, 2 stages a rank`."""
+        stages = f", {self.stages_per_rank} stages a rank" if self.stages_per_rank > 1 else ""
+        return f"{self.layout}{stages}"
+
+    @property
     def settings(self) -> dict[str, object]:
         """What `--set` would say for it."""
         layout = self.layout
         return {
             "parallel.replicate": layout.replicate, "parallel.shard": layout.shard,
             "parallel.tensor": layout.tensor, "parallel.pipeline": layout.pipeline,
+            "parallel.stages_per_rank": self.stages_per_rank,
             "batch.micro_sequences": self.micro_sequences,
             "machine.activation_checkpointing": self.recompute,
         }  # fmt: skip
@@ -97,11 +107,12 @@ class Search:
         sequences = self.recipe.batch_stages()[-1].sequences
         for layout in self._layouts(sequences):
             own = -(-sequences // layout.data_size)
-            for micro in (m for m in _MICRO if m <= own and sequences % m == 0):
-                for recompute in _RECOMPUTE:
-                    settled = _settled(self.recipe, layout, micro, recompute)
-                    if settled is not None:
-                        yield self._candidate(settled, layout, micro, rates)
+            micros = [m for m in _MICRO if m <= own and sequences % m == 0]
+            stages = _STAGES_PER_RANK if layout.pipeline > 1 else (1,)
+            for each, micro, recompute in product(stages, micros, _RECOMPUTE):
+                settled = _settled(self.recipe, layout, each, micro, recompute)
+                if settled is not None:
+                    yield self._candidate(settled, layout, micro, rates)
 
     def _layouts(self, sequences: int) -> Iterator[Layout]:
         node = self.device.node_devices
@@ -122,7 +133,8 @@ class Search:
         model = StepModel(recipe, self.vocab_size, layout, rates, micro, element_bytes=each)
         peak = None if self.on_cpu else self.device.peak[self.element]
         return Candidate(
-            layout, micro, recipe.machine.activation_checkpointing,
+            layout, recipe.parallel.stages_per_rank, micro,
+            recipe.machine.activation_checkpointing,
             memory_by_kind(estimate, self.on_cpu), model.step_time(),
             None if peak is None else model.mfu(peak),
         )  # fmt: skip
@@ -150,7 +162,7 @@ class Search:
         largest = max(least.memory, key=lambda kind: least.memory[kind])
         said = (
             f"{self.recipe.name} does not fit {self.gpus} × {self.device.key}: the smallest layout "
-            f"({least.layout}, {least.micro_sequences} sequences, recompute {least.recompute}) "
+            f"({least.dealt}, {least.micro_sequences} sequences, recompute {least.recompute}) "
             f"takes {short_bytes(least.memory_bytes)} of {short_bytes(self.room)}, "
             f"most of it {largest}"
         )
@@ -166,12 +178,14 @@ def _order(one: Candidate) -> tuple[Seconds, int, Bytes]:
     return float(f"{one.time.total:.3g}"), -one.micro_sequences, one.memory_bytes
 
 
-def _settled(recipe: Recipe, layout: Layout, micro: int, recompute: str) -> Recipe | None:
+def _settled(
+    recipe: Recipe, layout: Layout, stages_per_rank: int, micro: int, recompute: str
+) -> Recipe | None:
     """The recipe in this layout; None if they do not go together."""
     parallel = recipe.parallel.model_copy(
         update={
             "replicate": layout.replicate, "shard": layout.shard, "tensor": layout.tensor,
-            "pipeline": layout.pipeline, "stages_per_rank": 1,
+            "pipeline": layout.pipeline, "stages_per_rank": stages_per_rank,
         }
     )  # fmt: skip
     machine = recipe.machine.model_copy(
