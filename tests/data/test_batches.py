@@ -39,6 +39,7 @@ class Source:
 @dataclass
 class Corpus:
     sources: tuple[Source, ...]
+    streaming: None = None
 
 
 CORPUS = Corpus((Source("a", 2.0, Line(500)), Source("b", 1.0, Line(3000, 10_000))))

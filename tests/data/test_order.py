@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longhaul.core.errors import DataError
-from longhaul.data.order import Mixture, Order, Permutation, Stage, StagedMixture, take_draws
+from longhaul.data.order import Mixture, Order, Stage, StagedMixture, take_draws
+from longhaul.data.permutation import Permutation, WindowedPermutation
 
 KEYS = st.integers(0, 2**63 - 1)
 
@@ -31,6 +32,53 @@ def test_two_keys_order_differently_and_neither_keeps_neighbours_together() -> N
     first, second = (Permutation(size, key)(np.arange(size, dtype=np.int64)) for key in (1, 2))
     assert (first == second).mean() < 0.01
     assert np.abs(np.diff(first)).mean() == pytest.approx(size / 3, rel=0.05)
+
+
+@given(size=st.integers(1, 2000), width=st.integers(1, 2500), key=KEYS)
+@settings(max_examples=50, deadline=None)
+def test_a_window_is_read_before_the_next_and_every_element_once(
+    size: int, width: int, key: int
+) -> None:
+    permutation = WindowedPermutation(size, width, key)
+    image = permutation(np.arange(size, dtype=np.int64))
+    assert np.array_equal(np.sort(image), np.arange(size))
+    rank, windows = 0, []
+    while rank < size:
+        blocks, end = permutation.window_at(rank)
+        assert set(image[rank:end].tolist()) == set(blocks)
+        windows.append(blocks.start)
+        rank = end
+    assert sorted(windows) == list(range(0, size, width))
+
+
+def test_windows_and_what_is_in_them_are_shuffled() -> None:
+    permutation = WindowedPermutation(100_000, 1000, 5)
+    image = permutation(np.arange(100_000, dtype=np.int64))
+    assert np.abs(np.diff(image[:1000])).mean() == pytest.approx(1000 / 3, rel=0.1)
+    assert np.abs(np.diff(image[::1000])).mean() == pytest.approx(100_000 / 3, rel=0.3)
+    assert not np.array_equal(image % 1000, WindowedPermutation(100_000, 1000, 6)(image) % 1000)
+
+
+def windowed(window: int | None, counts: tuple[int, ...] = (500, 90)) -> Order:
+    names = ("a", "b")
+    return Order(7, names, counts, [Stage(0, (3.0, 1.0))], cycle=8, window=window)
+
+
+def test_a_window_as_wide_as_a_source_changes_nothing() -> None:
+    draws = np.arange(1500, dtype=np.int64)
+    assert np.array_equal(windowed(None).blocks(draws), windowed(500).blocks(draws))
+    assert not np.array_equal(windowed(None).blocks(draws), windowed(50).blocks(draws))
+
+
+def test_what_is_read_lies_in_the_windows_that_were_announced() -> None:
+    order, announced = windowed(40), []
+    for draw in range(2000):
+        source, epoch, block = order.blocks(np.array([draw], np.int64))[:, 0].tolist()
+        if draw % 20 == 0:  # as late as a batch looks again
+            announced = list(order.windows_ahead(draw, 2))
+            assert [number for number, _ in announced] == [0, 1, 0, 1]
+        assert any(number == source and block in blocks for number, blocks in announced), draw
+    assert epoch >= 1, "into the next epoch"
 
 
 @given(

@@ -57,7 +57,7 @@ def push(
 
     clock = RealClock()
     folder = prepared_dir / dataset if (prepared_dir / dataset).is_dir() else Path(dataset)
-    files, _ = _place(to, folder.name, mb_per_s, here, clusters)
+    files, *_ = _place(to, folder.name, mb_per_s, here, clusters)
     with yielding(files.throttle, runs_dir, clock):
         done = push_text(folder, files, streams, clock, print_out)
     print(f"{folder.name} is in {files.name}: {done}")
@@ -77,6 +77,9 @@ def pull(
     own: Annotated[
         str, typer.Option("--own", metavar="URL", help="which --node this machine is")
     ] = "",
+    stream: Annotated[
+        bool, typer.Option("--stream", help="let shards come to --cache while they are read")
+    ] = False,
     here: Here = None,
     clusters: Clusters = None,
     prepared_dir: PreparedFolder = PREPARED,
@@ -84,26 +87,42 @@ def pull(
 ) -> None:
     """Bring prepared text here from a store; it appears in --prepared-dir when it is whole.
 
-    It yields when a live run of --runs-dir slows down. Cut off, the same command goes on.
+    With --stream it is ready at once, and a run fetches the shards that it is about to read; its
+    recipe needs order.shuffle_tokens. What comes now yields when a live run of --runs-dir slows
+    down. Cut off, the same command goes on.
     """
+    from longhaul.core.addresses import sealed
     from longhaul.core.clocks import RealClock
     from longhaul.core.output import print_out
     from longhaul.data.shard_server import PassedShards
+    from longhaul.data.streaming import StreamSettings, stream_of
     from longhaul.data.transport import pull as pull_text
     from longhaul.store.live_pace import yielding
 
     clock = RealClock()
-    files, site = _place(source, dataset, mb_per_s, here, clusters)
+    files, site, address, limit = _place(source, dataset, mb_per_s, here, clusters)
     if node and cache is None:
         raise UsageError(
             "data pull: --node needs --cache", "say where shards are kept: --cache DIR"
         )
-    fetch = None
-    if cache is not None:
+    if stream and cache is None:
+        raise UsageError(
+            "data pull: --stream needs --cache", "say where shards are kept: --cache DIR"
+        )
+    fetch = streaming = None
+    if cache is not None and stream:
+        room = _cache(cache, cache_gb, site).most_bytes
+        streaming = StreamSettings(
+            sealed(address), str(cache.resolve()), room, {}, tuple(node), own, streams, limit
+        )
+    elif cache is not None:
         shards = PassedShards(_cache(cache, cache_gb, site), files, node, own, print_out)
         fetch = shards.link
     with yielding(files.throttle, runs_dir, clock):
-        done = pull_text(files, dataset, prepared_dir, streams, clock, print_out, fetch)
+        done = pull_text(files, dataset, prepared_dir, streams, clock, print_out, fetch, streaming)
+    if streaming is not None and stream_of(prepared_dir / dataset) is not None:
+        print(f"{dataset} in {prepared_dir / dataset} comes while it is read: {done}")
+        return
     print(f"{dataset} is in {prepared_dir / dataset}: {done}")
 
 
@@ -126,7 +145,7 @@ def serve(
     from longhaul.data.shard_server import PassedShards, serving
     from longhaul.data.transport import entries_of_text
 
-    files, site = _place(source, dataset, mb_per_s, here, clusters)
+    files, site, *_ = _place(source, dataset, mb_per_s, here, clusters)
     shards = PassedShards(_cache(cache, cache_gb, site), files, (), "", print_out)
     with serving(shards, entries_of_text(files), host, port) as bound:
         print_out(f"serving {dataset} on http://{host}:{bound}")
@@ -136,22 +155,25 @@ def serve(
 
 def _place(
     given: str, name: str, mb_per_s: float | None, here: str | None, clusters: Path | None
-) -> tuple[StoreFiles, Site | None]:
-    """The files of a text in a store, and the cluster that it is of, if it was named."""
+) -> tuple[StoreFiles, Site | None, str, float | None]:
+    """The files of a text in a store, the cluster that it is of, if it was named, the text's
+    address, and the ceiling in bytes/s.
+    """
     from longhaul.run.move.sites import DATASETS, Sites, limit_of
     from longhaul.store.store_files import StoreFiles
     from longhaul.store.transfers import Pace, Throttle
 
     if "://" in given or "/" in given:
         limit = None if mb_per_s is None else mb_per_s * 1e6
-        address = f"{given.rstrip('/')}/{name}"
-        return StoreFiles(address, throttle=Throttle(Pace(limit))), None
+        where = given.rstrip("/") if "://" in given else str(Path(given).resolve())
+        address = f"{where}/{name}"
+        return StoreFiles(address, throttle=Throttle(Pace(limit))), None, address, limit
     sites = Sites.load(clusters)
     site = sites.named(given)
     near = [site] if here is None else [site, sites.named(here)]
     limit = limit_of(*near) if mb_per_s is None else mb_per_s * 1e6
     address = f"{site.store()}/{DATASETS}/{name}"
-    return StoreFiles(address, throttle=Throttle(Pace(limit))), site
+    return StoreFiles(address, throttle=Throttle(Pace(limit))), site, address, limit
 
 
 def _cache(folder: Path, cache_gb: float | None, site: Site | None) -> ShardCache:

@@ -251,6 +251,10 @@ class OrderSection(Section):
     ] = fixed("auto")
     """Draws after which every source has had exactly its share, in whole draws. `auto` is 4,096,
     and more where a source has less than one of them, for shares down to one in four million."""
+    shuffle_tokens: int | None = fixed(None, gt=0)
+    """Tokens of a source within which its sequences are shuffled. Such windows are read one after
+    the other, in an order of their own in each epoch, so that a text may come from a store while it
+    is read (`longhaul data pull --stream`). Absent, it is shuffled as a whole."""
 
 
 class ParallelSection(Section):

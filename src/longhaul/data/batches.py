@@ -19,8 +19,12 @@ from longhaul.data.dataset import Dataset, TokenStream
 from longhaul.data.loss_mask import IGNORED as IGNORED
 from longhaul.data.loss_mask import LossMask, loss_mask_of
 from longhaul.data.mixture import plan_of
-from longhaul.data.order import Int64s, Order, take_draws
+from longhaul.data.order import Order, take_draws
+from longhaul.data.permutation import Int64s
 from longhaul.logbook.mixture_changes import MixtureBefore
+
+_WINDOWS_AHEAD = 2
+"""Of a source whose text streams: the one that is read, and the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,34 @@ class BatchReader:
         self.plan = plan_of(
             self._dataset, recipe.data, self._block_length, recipe.order.cycle, before
         )
-        self.order = Order(recipe.seed, self.plan.names, self.plan.block_counts, self.plan.stages)
+        tokens, plan = recipe.order.shuffle_tokens, self.plan
+        window = None if tokens is None else max(1, tokens // self._block_length)
+        self.order = Order(recipe.seed, plan.names, plan.block_counts, plan.stages, window=window)
+        if self._dataset.streaming is not None:
+            self._refuse_too_much(tokens)
+
+    def _refuse_too_much(self, tokens: int | None) -> None:
+        """DataError unless the windows of a text that streams fit its cache."""
+        assert self._dataset.streaming is not None
+        if tokens is None:
+            raise DataError(
+                f"{self._dataset.folder}: this text comes while it is read, and the recipe "
+                "shuffles all of it at once",
+                "set order.shuffle_tokens, such as 1000000000, for a new run; or fetch the whole "
+                "text (`longhaul data pull` without --stream)",
+            )
+        self._dataset.streaming.refuse_without_room([s.shards for s in self._streams], tokens)
+
+    def _come(self, draw: int) -> None:
+        """Let the shards of the windows come that are read from a draw on."""
+        assert self._dataset.streaming is not None
+        names: list[str] = []
+        for source, blocks in self.order.windows_ahead(draw, _WINDOWS_AHEAD):
+            if source < len(self._streams):
+                # The last target of a window is the token after it.
+                begin, end = blocks.start * self._block_length, blocks.stop * self._block_length
+                names += self._streams[source].files_of(begin, end + 1)
+        self._dataset.streaming.want(names)
 
     def read(self, request: BatchRequest, following: BatchRequest | None = None) -> Batch:
         """The batch of `request`; what `following` guesses is read while the step computes. A wrong
@@ -123,6 +154,8 @@ class BatchReader:
             )
         own = share_of(request.sequences, self._rank, self._size)
         source, begin = source[own], begin[own]
+        if self._dataset.streaming is not None:
+            self._come(first)
         windows = self._windows(source, begin, length)
         # All shares are as long as the first, so that ranks make the same number of micro-batches
         # and of collectives; rows of no weight make up for what is not there.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,11 @@ import numpy.typing as npt
 from longhaul.core.errors import DataError
 from longhaul.core.strict import parse_json, read_bytes, read_object
 from longhaul.core.units import Bytes, short_bytes, short_count
-from longhaul.data.shards import Shard
+from longhaul.data.shards import STREAM, AnyShard, Shard, ShardFacts
 from longhaul.data.tokenizing import END_OF_TEXT, TokenArray, Tokenizer, Wanted, recognised
+
+if TYPE_CHECKING:
+    from longhaul.data.streaming import Streaming
 
 DATASET_FORMAT = 1
 MAX_TOKENIZER_BYTES: Bytes = 256 << 20
@@ -40,12 +43,12 @@ class TokenStream:
     """One split of one source: several shards, seen as one line of tokens.
 
     `num_tokens` counts end-of-text too, `num_documents` one that a tail split cuts on both sides;
-    `num_bytes` of UTF-8 text are 0 where that is not known; `paths` are the shards' files in order.
+    `num_bytes` of UTF-8 text are 0 where that is not known; `paths` are the files of `shards`.
     """
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
+    def __init__(self, shards: Sequence[AnyShard]) -> None:
         self.paths = tuple(shard.path for shard in shards)
-        self._shards = tuple(shards)
+        self.shards = tuple(shards)
         self._windows: TokenArray | None = None
         self.num_tokens = sum(shard.num_tokens for shard in shards)
         self.num_documents = sum(shard.num_documents for shard in shards)
@@ -61,12 +64,12 @@ class TokenStream:
                 f"windows of {length} tokens from {begins.min()} to {begins.max()} do not lie "
                 f"within a stream of {self.num_tokens}"
             )
-        if len(self._shards) == 1:
+        if len(self.shards) == 1 and isinstance(self.shards[0], Shard):
             # A view of every window there is, of which rows are copied whole: 0.3 ms for 500
             # rows of 1,025 tokens, against 1.3 ms when each token's position is looked up.
             if self._windows is None or self._windows.shape[1] != length:
                 view = np.lib.stride_tricks.sliding_window_view
-                self._windows = view(self._shards[0].tokens, length)
+                self._windows = view(self.shards[0].tokens, length)
             return self._windows[begins].astype(np.int64)
         windows = np.empty((len(begins), length), np.int64)
         firsts = np.searchsorted(self._starts, begins, side="right") - 1
@@ -77,17 +80,22 @@ class TokenStream:
     def _copy(self, window: npt.NDArray[np.int64], begin: int, number: int) -> None:
         filled = 0
         while filled < len(window):
-            tokens = self._shards[number].tokens
+            tokens = self.shards[number].tokens
             start = begin + filled - int(self._starts[number])
             part = tokens[start : start + len(window) - filled]
             window[filled : filled + len(part)] = part
             filled += len(part)
             number += 1
 
+    def files_of(self, begin: int, end: int) -> tuple[str, ...]:
+        """Names of the shards that hold the tokens at begin ≤ position < end."""
+        first, last = np.searchsorted(self._starts, [begin, end - 1], side="right").tolist()
+        return tuple(path.name for path in self.paths[first - 1 : last])
+
     def documents_in(self, begin: int, end: int) -> list[DocumentSpan]:
         """Every document with a token at begin ≤ position < end, in order, in its full extent."""
         spans: list[DocumentSpan] = []
-        for shard, start in zip(self._shards, self._starts.tolist(), strict=False):
+        for shard, start in zip(self.shards, self._starts.tolist(), strict=False):
             low, high = max(begin - start, 0), min(end - start, shard.num_tokens) - 1
             if low <= high:
                 ends, wanted = shard.document_ends, np.array([low, high], "<u8")
@@ -131,6 +139,8 @@ class Dataset:
     """Its name in the folder."""
     uses_begin_of_text: Wanted = False
     """Documents of text begin with that token."""
+    streaming: "Streaming | None" = None
+    """What brings the shards to train on, where they are not in the folder."""
     continues: tuple[str, ...] = ()
     """Identities that a run had before sources were added or taken away: those that it has still
     are what they were."""
@@ -228,13 +238,20 @@ def shards_of(manifest: dict[str, Any]) -> dict[str, list[list[str]]]:
 def open_dataset(folder: Path) -> Dataset:
     """Open a prepared folder by its headers alone; DataError if damaged, or of a newer format."""
     manifest = read_manifest(folder)
-    tokenizer = manifest["tokenizer"]
+    tokenizer, streaming, elsewhere = manifest["tokenizer"], None, dict[str, AnyShard]()
+    if (folder / STREAM).exists():
+        streaming, elsewhere = _streamed(folder, manifest)
     sources = []
     for source in manifest["sources"]:
         train, held_out = (
-            TokenStream([_shard(folder, shard["file"], tokenizer) for shard in source[side]])
+            TokenStream([
+                _made_with(
+                    elsewhere.get(shard["file"]) or Shard(folder / shard["file"]), folder, tokenizer
+                )
+                for shard in source[side]
+            ])
             for side in ("train", "held_out")
-        )
+        )  # fmt: skip
         sources.append(
             SourceTokens(source["name"], source["weight"], source["split"], train, held_out)
         )
@@ -247,7 +264,27 @@ def open_dataset(folder: Path) -> Dataset:
         tokenizer["end_of_text"],
         tokenizer["file"],
         tokenizer.get("begin_of_text", False),
+        streaming,
     )
+
+
+def _streamed(folder: Path, manifest: dict[str, Any]) -> tuple["Streaming", dict[str, AnyShard]]:
+    # It imports what reads stores, which no other text needs.
+    from longhaul.data.streaming import StreamedShard, Streaming, stream_of
+    from longhaul.store.manifest import FileEntry
+
+    settings, listed = stream_of(folder), listed_files(manifest)
+    assert settings is not None
+    entries = {
+        name: FileEntry(name, listed[name]["bytes"], listed[name]["sha256"])
+        for name in settings.shards
+        if name in listed
+    }
+    streaming = Streaming(settings, entries)
+    return streaming, {
+        name: StreamedShard(folder / name, ShardFacts(**settings.shards[name]), streaming)
+        for name in entries
+    }
 
 
 def load_tokenizer(
@@ -297,7 +334,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
                 "prepare the data again",
             )
         identity_of(manifest)
-        for name, facts in listed_files(manifest).items():
+        for name, facts in files_here(folder, manifest).items():
             size = (folder / name).stat().st_size
             if size != facts["bytes"]:
                 raise _damaged(folder, f"{name} is {size:,} bytes instead of {facts['bytes']:,}")
@@ -316,10 +353,21 @@ def listed_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {item["file"]: item for item in facts}
 
 
-def _shard(folder: Path, name: str, tokenizer: dict[str, Any]) -> Shard:
-    shard = Shard(folder / name)
+def files_here(folder: Path, manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Those of `listed_files` that the folder itself holds: all, unless it streams."""
+    listed = listed_files(manifest)
+    if (folder / STREAM).exists():
+        from longhaul.data.streaming import stream_of
+
+        settings = stream_of(folder)
+        elsewhere = settings.shards.keys() if settings else set()
+        listed = {name: facts for name, facts in listed.items() if name not in elsewhere}
+    return listed
+
+
+def _made_with(shard: AnyShard, folder: Path, tokenizer: dict[str, Any]) -> AnyShard:
     if shard.tokenizer_sha256 != tokenizer["sha256"]:
-        raise _damaged(folder, f"{name} was made with another tokenizer")
+        raise _damaged(folder, f"{shard.path.name} was made with another tokenizer")
     return shard
 
 

@@ -15,7 +15,8 @@ from longhaul.config.data import DataSection
 from longhaul.config.recipe import source_name
 from longhaul.core.errors import DataError
 from longhaul.data.dataset import Dataset
-from longhaul.data.order import Int64s, Stage, StagedMixture, mixture_of
+from longhaul.data.order import Stage, StagedMixture, mixture_of
+from longhaul.data.permutation import Int64s
 from longhaul.logbook.mixture_changes import DrawnStage, MixtureBefore
 
 _CYCLE = 4096

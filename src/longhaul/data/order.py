@@ -5,7 +5,7 @@ shorter sequences of a curriculum subdivide; a *slot* is one sequence of a step'
 stored or shuffled in memory: draw 10^12 costs what draw 0 costs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,52 +14,9 @@ from numpy.typing import NDArray
 
 from longhaul.core.errors import DataError
 from longhaul.core.schedules import derive_key
+from longhaul.data.permutation import Int64s, Permutation, WindowedPermutation
 
-Int64s = NDArray[np.int64]
-_UInt64s = NDArray[np.uint64]
-_ROUNDS = 6
 _CHUNK = 1024
-
-
-class Permutation:
-    """A keyed bijection on 0 … size-1, computed without a table.
-
-    A balanced Feistel network over the smallest even number of bits that holds `size`, repeated
-    on values that fall outside (cycle walking; Black and Rogaway 2002, method 2). The domain is
-    below 4 × size, so a value walks 4 rounds on average at worst.
-    """
-
-    def __init__(self, size: int, key: int) -> None:
-        if size < 1:
-            raise ValueError(f"a permutation needs at least one element, not {size}")
-        self.size = size
-        half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
-        self._half_bits = np.uint64(half_bits)
-        self._half_mask = np.uint64((1 << half_bits) - 1)
-        self._keys = [np.uint64(derive_key(key, "feistel", n)) for n in range(_ROUNDS)]
-
-    def __call__(self, index: Int64s) -> Int64s:
-        """Images of `index` (any shape), each in 0 … size-1."""
-        value = self._network(index.astype(np.uint64))
-        outside = value >= self.size
-        while outside.any():
-            value[outside] = self._network(value[outside])
-            outside = value >= self.size
-        return value.astype(np.int64)
-
-    def _network(self, value: _UInt64s) -> _UInt64s:
-        left, right = value >> self._half_bits, value & self._half_mask
-        for key in self._keys:
-            left, right = right, left ^ (_mix(right ^ key) & self._half_mask)
-        return (left << self._half_bits) | right
-
-
-def _mix(value: _UInt64s) -> _UInt64s:
-    """SplitMix64's finaliser (Steele, Lea and Flood 2014); wraps around by design."""
-    with np.errstate(over="ignore"):
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
 
 
 class Mixture:
@@ -178,7 +135,8 @@ class Order:
 
     `names` of the sources key it: one keeps its order when another is added. `block_counts`: whole
     blocks in each. `stages`: of the mixture; the first begins at draw 0. `cycle`: draws after which
-    every source has had exactly its share, where a stage does not say so itself.
+    every source has had exactly its share, where a stage does not say so itself. `window`: blocks
+    of a source within which it is shuffled; None: over the whole of it.
     """
 
     def __init__(
@@ -188,6 +146,7 @@ class Order:
         block_counts: Sequence[int],
         stages: Sequence[Stage],
         cycle: int = 4096,
+        window: int | None = None,
     ) -> None:
         for name, count in zip(names, block_counts, strict=True):
             if count < 1:
@@ -199,6 +158,7 @@ class Order:
         self._names = tuple(names)
         self._counts = np.asarray(block_counts, dtype=np.int64)
         self._mixture = StagedMixture(stages, cycle, len(self._names))
+        self._window = window
         # Worked out by chunks and kept: the dozens of small array operations of a permutation
         # would cost a small model's step more than reading its tokens does.
         self._chunk = lru_cache(maxsize=64)(self._located)
@@ -235,9 +195,28 @@ class Order:
             block[here] = self._permutation(*pair)(rank[here])
         return np.stack([source, epoch, block])
 
-    def _permuted(self, source: int, epoch: int) -> Permutation:
+    def _permuted(self, source: int, epoch: int) -> Permutation | WindowedPermutation:
         key = derive_key(self._seed, "order", self._names[source], epoch)
-        return Permutation(int(self._counts[source]), key)
+        count = int(self._counts[source])
+        if self._window is None or self._window >= count:
+            return Permutation(count, key)
+        return WindowedPermutation(count, self._window, key)
+
+    def windows_ahead(self, draw: int, count: int) -> Iterator[tuple[int, range]]:
+        """Source and blocks of the windows that are read from `draw` on, `count` of each source,
+        those that are read first before the others. A source that is no window wide is one.
+        """
+        ranks = self._mixture.taken(draw).tolist()
+        for _ in range(count):
+            for source, size in enumerate(self._counts.tolist()):
+                epoch, rank = divmod(ranks[source], size)
+                permuted = self._permutation(source, epoch)
+                if isinstance(permuted, Permutation):
+                    blocks, end = range(size), size
+                else:
+                    blocks, end = permuted.window_at(rank)
+                ranks[source] = epoch * size + end
+                yield source, blocks
 
 
 def take_draws(draw: int, count: int, skips: Sequence[tuple[int, int]]) -> tuple[Int64s, int]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from longhaul.core.errors import DataError
 from longhaul.core.files import fsync_folder, naming, sha256_of
@@ -24,6 +25,8 @@ from longhaul.core.units import Bytes, short_bytes
 from longhaul.store.manifest import FileEntry
 
 _PART = ".part"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,17 @@ class ShardCache:
             DataError: it does not fit beside what is linked.
             OSError: the medium refuses.
         """
+        return self.use(file, fetch, lambda path: path)
+
+    def use(self, file: FileEntry, fetch: Callable[[Path], None], opened: Callable[[Path], T]) -> T:
+        """What `opened` makes of the shard before it can go; as `hold`."""
         with self._locked(file.sha256):
-            return self._hold(file, fetch)
+            return opened(self._hold(file, fetch))
+
+    def touch(self, file: FileEntry) -> None:
+        """It is in use: let others go first. What is not here is left alone."""
+        with suppress(FileNotFoundError):
+            self._touch(self.folder / file.sha256[:2] / file.sha256)
 
     def link(self, file: FileEntry, target: Path, fetch: Callable[[Path], None]) -> None:
         """Let `target`, on the same file system, be the shard, which stays as long as it does; as

@@ -17,6 +17,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from longhaul.core.errors import DataError, LonghaulError, UsageError
@@ -25,6 +26,8 @@ from longhaul.core.units import Bytes, Seconds
 from longhaul.data.shard_cache import ShardCache
 from longhaul.store.manifest import FileEntry
 from longhaul.store.store_files import StoreFiles
+
+T = TypeVar("T")
 
 _CHUNK: Bytes = 1 << 20
 _LOOK_EVERY_S: Seconds = 0.05
@@ -64,6 +67,10 @@ class PassedShards:
     def link(self, file: FileEntry, target: Path) -> None:
         """Let `target` be the shard; errors as of `ShardCache.link` and `StoreFiles.fetch`."""
         self.cache.link(file, target, lambda part: self._fetch(file, part))
+
+    def use(self, file: FileEntry, opened: Callable[[Path], T]) -> T:
+        """What `opened` makes of the shard in the cache before it can go; as `link`."""
+        return self.cache.use(file, lambda part: self._fetch(file, part), opened)
 
     def path_for_peer(self, file: FileEntry) -> Path:
         """The shard's path in the cache, read from the store if it is not here: this node is its

@@ -21,8 +21,9 @@ import mmap
 import struct
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +33,15 @@ from longhaul.core.files import write_atomically
 from longhaul.core.strict import open_regular, parse_json
 from longhaul.data.tokenizing import TokenArray
 
+STREAM = "stream.json"
+"""In a prepared folder whose shards to train on are elsewhere; see `streaming.py`."""
 SHARD_VERSION = 1
 MAX_SHARD_TOKENS = 64 << 20
 """A shard is closed at this size: at most 128 MB (256 MB with uint32) are held while writing."""
 MAX_SHARD_DOCUMENTS = 1 << 20
 
 _MAGIC = b"LHSHARD\n"
-_HEADER_BYTES = 4096
+HEADER_BYTES = 4096
 _PREFIX = struct.Struct("<8sI4x32s")
 _SECTIONS = ("tokens", "document_ends", "document_bytes", "name_ends", "names")
 _DAMAGED = "delete the folder and prepare the data again"
@@ -50,6 +53,51 @@ Offsets = npt.NDArray[np.uint64]
 def dtype_for(vocab_size: int) -> np.dtype[Any]:
     """The narrowest of uint16 and uint32 that holds every token number."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFacts:
+    """What the header of a shard says that its text is read without."""
+
+    num_tokens: int
+    num_documents: int
+    num_bytes: int
+    tokenizer_sha256: str
+
+
+class AnyShard(Protocol):
+    """A shard that is here, or comes when it is read (`streaming.py`)."""
+
+    @property
+    def path(self) -> Path:
+        """Of its file, which need not be there."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens, end-of-text included."""
+
+    @property
+    def num_documents(self) -> int:
+        """Documents."""
+
+    @property
+    def num_bytes(self) -> int:
+        """UTF-8 bytes of text, or 0."""
+
+    @property
+    def tokenizer_sha256(self) -> str:
+        """Of the tokenizer."""
+
+    @property
+    def tokens(self) -> TokenArray:
+        """[num_tokens]."""
+
+    @property
+    def document_ends(self) -> Offsets:
+        """[num_documents]."""
+
+    def name(self, document: int) -> str:
+        """Where a document came from."""
 
 
 class ShardWriter:
@@ -138,7 +186,7 @@ class Shard:
         self.path = path
         try:
             with open_regular(path) as file:
-                head = file.read(_HEADER_BYTES)
+                head = file.read(HEADER_BYTES)
                 size = file.seek(0, 2)
                 header = _checked_header(path, head, size)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -180,10 +228,19 @@ class Shard:
         """Read everything and compare it with the header's checksum; DataError if it differs."""
         digest = hashlib.sha256()
         view = memoryview(self._mapped)
-        for begin in range(_HEADER_BYTES, len(view), _CHUNK_BYTES):
+        for begin in range(HEADER_BYTES, len(view), _CHUNK_BYTES):
             digest.update(view[begin : begin + _CHUNK_BYTES])
         if digest.hexdigest() != self._payload_sha256:
             raise DataError(f"{self.path}: its bytes do not match its checksum", _DAMAGED)
+
+
+def facts_of(path: Path, head: bytes, size: int) -> ShardFacts:
+    """What the first `HEADER_BYTES` of a shard of a size say; errors as of `Shard`."""
+    header = _checked_header(path, head, size)
+    return ShardFacts(
+        header["num_tokens"], header["num_documents"], header["num_bytes"],
+        header["tokenizer_sha256"],
+    )  # fmt: skip
 
 
 def _padding(size: int) -> bytes:
@@ -197,7 +254,7 @@ def _layout(
     offsets = 8 * num_documents
     sizes = (num_tokens * itemsize, offsets, offsets, offsets, name_bytes)
     layout = {}
-    position = _HEADER_BYTES
+    position = HEADER_BYTES
     for name, size in zip(_SECTIONS, sizes, strict=True):
         layout[name] = [position, size]
         position += size + len(_padding(size))
@@ -205,7 +262,7 @@ def _layout(
 
 
 def _header(facts: dict[str, Any]) -> bytes:
-    body = json.dumps(facts).encode().ljust(_HEADER_BYTES - _PREFIX.size)
+    body = json.dumps(facts).encode().ljust(HEADER_BYTES - _PREFIX.size)
     return _PREFIX.pack(_MAGIC, SHARD_VERSION, _header_digest(SHARD_VERSION, body)) + body
 
 
@@ -217,7 +274,7 @@ def _checked_header(path: Path, head: bytes, size: int) -> dict[str, Any]:
     """The header's facts; nothing is mapped or allocated before all of them fit the file."""
     if not head.startswith(_MAGIC):
         raise DataError(f"{path}: not a shard (it begins with {head[:8]!r})", _DAMAGED)
-    if len(head) < _HEADER_BYTES:
+    if len(head) < HEADER_BYTES:
         raise DataError(f"{path}: truncated at {size:,} bytes, inside its header", _DAMAGED)
     _, version, digest = _PREFIX.unpack_from(head)
     body = head[_PREFIX.size :]

@@ -16,13 +16,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import DataError, NeedsPerson
-from longhaul.core.files import write_bytes
+from longhaul.core.files import write_bytes, write_json
 from longhaul.core.output import Say
 from longhaul.core.strict import parse_json
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
@@ -35,6 +35,8 @@ from longhaul.data.dataset import (
     read_manifest,
 )
 from longhaul.data.finishing import commit
+from longhaul.data.shards import HEADER_BYTES, STREAM, facts_of
+from longhaul.data.streaming import StreamSettings, stream_of
 from longhaul.store.manifest import FileEntry, RefusedCheckpoint
 from longhaul.store.store_files import StoreFiles
 
@@ -42,6 +44,7 @@ _COMING = ".pulling"
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}", re.ASCII)
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _TELL_EVERY_S: Seconds = 5.0
+_WHOLE = "remove that folder, and `longhaul data pull` it without --stream"
 
 Fetch = Callable[[FileEntry, Path], None]
 """Brings one file of a text to a path, compared with its hash."""
@@ -74,6 +77,8 @@ def push(folder: Path, files: StoreFiles, streams: int, clock: Clock, say: Say) 
         StoreError: the store does not answer; the same command goes on later.
     """
     manifest = read_manifest(folder)
+    if (folder / STREAM).exists():
+        raise DataError(f"{folder}: comes from a store itself while it is read", _WHOLE)
     began, content = clock.monotonic(), (folder / MANIFEST).read_bytes()
     there = files.read_small(MANIFEST)
     if there is not None and identity_of(parsed(there, files.name)) != identity_of(manifest):
@@ -116,9 +121,11 @@ def pull(
     clock: Clock,
     say: Say,
     fetch: Fetch | None = None,
+    streaming: StreamSettings | None = None,
 ) -> Transfer:
     """Bring a text from a store into `home/name`, which appears when it is whole. `fetch` takes a
-    file from elsewhere than the store (`shard_cache.py`).
+    file from elsewhere than the store (`shard_cache.py`). With `streaming` settings the shards to
+    train on do not come: those that are read will, then (`streaming.py`).
 
     Raises:
         DataError: no text lies there, or another one of this name is here.
@@ -135,10 +142,14 @@ def pull(
         )
     manifest = parsed(content, files.name)
     if (target / MANIFEST).exists():
-        if identity_of(read_manifest(target)) == identity_of(manifest):
-            return Transfer(0, 0, clock.monotonic() - began)
-        raise DataError(f"{target}: another text of this name is here", "move it elsewhere")
+        if identity_of(read_manifest(target)) != identity_of(manifest):
+            raise DataError(f"{target}: another text of this name is here", "move it elsewhere")
+        _settle_streaming(target, streaming)
+        return Transfer(0, 0, clock.monotonic() - began)
     entries = _entries(manifest)
+    elsewhere = _to_train_on(manifest) if streaming else set[str]()
+    later = [entry for entry in entries if entry.name in elsewhere]
+    entries = [entry for entry in entries if entry.name not in elsewhere]
     try:
         home.mkdir(parents=True, exist_ok=True)
         coming = home / f"{_COMING}-{name}"
@@ -151,6 +162,9 @@ def pull(
                 _refuse_without_room(coming, entries)
             had = _here(coming)
             _bring(files, entries, coming, streams, fetch, clock, say)
+            if streaming is not None:
+                made = replace(streaming, shards=_facts(files, later, streams))
+                write_json(coming / STREAM, made.as_json())
             write_bytes(coming / MANIFEST, content)
             open_dataset(coming)
             commit(coming, target)
@@ -160,6 +174,35 @@ def pull(
         raise _refused(error, target) from error
     size = sum(entry.size_bytes for entry in entries)
     return Transfer(len(entries), max(0, size - had), clock.monotonic() - began)
+
+
+def _to_train_on(manifest: dict[str, Any]) -> set[str]:
+    return {shard["file"] for source in manifest["sources"] for shard in source["train"]}
+
+
+def _settle_streaming(folder: Path, streaming: StreamSettings | None) -> None:
+    """Let a text that is here already come as it is asked for now; one that is whole stays so."""
+    here = stream_of(folder)
+    if here is not None and streaming is None:
+        raise DataError(f"{folder}: this text comes while it is read", _WHOLE)
+    if here is not None and streaming is not None:
+        write_json(folder / STREAM, replace(streaming, shards=here.shards).as_json())
+
+
+def _facts(
+    files: StoreFiles, entries: Sequence[FileEntry], streams: int
+) -> dict[str, dict[str, Any]]:
+    """What the headers of shards in a store say, each read by itself."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def read(entry: FileEntry) -> None:
+        with files.throttle:
+            head = files.read_range(entry.name, 0, min(HEADER_BYTES, entry.size_bytes))
+        found[entry.name] = asdict(facts_of(Path(entry.name), head, entry.size_bytes))
+
+    # A header takes a moment that is hardly the network's: many at once.
+    _each(entries, read, 8 * streams)
+    return {entry.name: found[entry.name] for entry in entries}
 
 
 def parsed(content: bytes, name: str) -> dict[str, Any]:

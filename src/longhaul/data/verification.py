@@ -22,7 +22,7 @@ from longhaul.core.strict import read_object
 from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.data.dataset import (
     Dataset,
-    listed_files,
+    files_here,
     open_dataset,
     read_manifest,
     shards_of,
@@ -70,7 +70,7 @@ class Verification:
         self._at_once = at_once
         self._clock: Clock = clock or RealClock()
         known = set(_remembered(self._memories))
-        wanted = listed_files(read_manifest(folder)).items()
+        wanted = files_here(folder, read_manifest(folder)).items()
         found = {name: _found(folder / name, name, str(file["sha256"])) for name, file in wanted}
         self.left = [file for file in found.values() if file is not None and file not in known]
         """Not compared yet, in the order of the manifest."""
@@ -220,6 +220,8 @@ def text_for_training(folder: RunFolder, spec: RunSpec, say: Say) -> Dataset:
             return _with_other_sources(folder, spec, dataset, pins, say)
         say(f"data: reusing {_listed(dataset.summary())}")
     dataset = dataset or prepare(recipe, Path(spec.prepared), say)
+    if dataset.streaming is not None:
+        dataset.streaming.tell(say)
     if not pins:
         _write_pins(folder, (_Pin(dataset.folder.resolve(), dataset.identity),))
     elif dataset.identity != pins[-1].identity:

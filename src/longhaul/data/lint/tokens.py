@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from longhaul.data.dataset import Dataset, SourceTokens
 from longhaul.data.lint.findings import Finding
-from longhaul.data.shards import Shard
 
 _MOST_TOKENS = 1 << 28
 """Counted of one source; what is rare among so many is rare."""
@@ -46,8 +45,8 @@ def token_use(dataset: Dataset) -> list[TokenUse]:
 def _use(source: SourceTokens, vocab_size: int) -> TokenUse:
     counts = np.zeros(vocab_size, np.int64)
     left = _MOST_TOKENS
-    for path in source.train.paths:
-        tokens = Shard(path).tokens[:left]
+    for shard in source.train.shards:
+        tokens = shard.tokens[:left]
         for begin in range(0, len(tokens), _CHUNK):
             counts += np.bincount(tokens[begin : begin + _CHUNK], minlength=vocab_size)
         left -= len(tokens)
