@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data.small_shards import in_small_shards
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import DataError, NeedsPerson
+from longhaul.data import batches
 from longhaul.data import streaming as module
 from longhaul.data.batches import BatchReader, BatchRequest
 from longhaul.data.dataset import MANIFEST, Dataset, open_dataset
@@ -23,7 +25,6 @@ from longhaul.data.transport import pull, push
 from longhaul.store import store_files
 from longhaul.store.store_files import StoreFiles
 from longhaul.store.transfers import StoreError
-from data.small_shards import in_small_shards
 
 BLOCK = 64
 WINDOW = 40 * BLOCK
@@ -194,6 +195,32 @@ def test_what_fails_ahead_of_use_is_tried_again_by_who_reads_it(dataset) -> None
         assert dataset.streaming._changed.wait_for(lambda: said, 30)
     assert "did not come ahead of use" in said[0]
     assert dataset.streaming.open(name).num_tokens
+
+
+def test_who_waits_for_a_shard_gives_signs_of_life(dataset, recipe, monkeypatch) -> None:
+    monkeypatch.setattr(batches, "_SIGN_EVERY_S", 0.005)
+    there, asked, came, signs = reader(dataset, recipe), threading.Event(), threading.Event(), []
+    inner = dataset.streaming._shards
+
+    class Slow:
+        def use(self, file, opened):
+            asked.set()
+            assert came.wait(30)
+            return inner.use(file, opened)
+
+    def sign() -> None:
+        signs.append(asked.is_set())
+        if len(signs) == 3:
+            came.set()
+
+    dataset.streaming._shards = Slow()
+    dataset.streaming.on_wait(sign)
+    assert there.read(BatchRequest(0, 8, BLOCK)).num_targets == 8 * BLOCK
+    assert len(signs) >= 3
+    assert signs[-1]
+    before = len(signs)
+    dataset.streaming.waits()
+    assert len(signs) == before, "nobody waits any more"
 
 
 def test_several_readers_fetch_a_shard_once(dataset) -> None:

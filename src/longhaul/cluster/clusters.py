@@ -95,8 +95,11 @@ class Cluster(Section):
     """Of one GPU for an hour, in any currency that all clusters share."""
     mb_per_s: float | None = Field(None, gt=0)
     """Ceiling of all copies of one command together, 1e6 bytes per second."""
+    cache: str = ""
+    """A folder on each node to which shards come while a launched job reads them, where its recipe
+    has `order.shuffle_tokens`."""
     cache_gb: float | None = Field(None, gt=0)
-    """Room for shards."""
+    """Room for shards, on each node."""
 
     @property
     def workers(self) -> int:

@@ -4,7 +4,7 @@ Shapes: B sequences of a batch, T tokens of a sequence.
 """
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import DataError
 from longhaul.core.faults import Point, point
+from longhaul.core.units import Seconds
 from longhaul.data.dataset import Dataset, TokenStream
 from longhaul.data.loss_mask import IGNORED as IGNORED
 from longhaul.data.loss_mask import LossMask, loss_mask_of
@@ -25,6 +26,7 @@ from longhaul.logbook.mixture_changes import MixtureBefore
 
 _WINDOWS_AHEAD = 2
 """Of a source whose text streams: the one that is read, and the next."""
+_SIGN_EVERY_S: Seconds = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +127,22 @@ class BatchReader:
         """
         point(Point.READ_BATCH, request)
         if self._ahead is not None and self._ahead[0] == request:
-            batch = self._ahead[1].result()
+            batch = self._finished(self._ahead[1])
+        elif self._dataset.streaming is not None:
+            batch = self._finished(self._worker.submit(self._read, request))
         else:
             batch = self._read(request)
         self._ahead = None
         if following is not None:
             self._ahead = (following, self._worker.submit(self._read, following))
         return batch
+
+    def _finished(self, batch: Future[Batch]) -> Batch:
+        """What is read in the background; a sign of life now and then while a shard comes."""
+        streaming = self._dataset.streaming
+        while streaming is not None and not wait((batch,), timeout=_SIGN_EVERY_S).done:
+            streaming.waits()
+        return batch.result()
 
     def share(self, request: BatchRequest, rank: int) -> Batch:
         """What another of the ranks that read different sequences reads of the batch."""

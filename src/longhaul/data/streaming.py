@@ -10,7 +10,7 @@ to say (`order.shuffle_tokens`); what a step reads is the same as if all of them
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,11 +114,23 @@ class Streaming:
         self._under_way: set[str] = set()
         self._refused: set[str] = set()
         """That could not be had ahead of use; whoever reads one asks again, and is told why."""
+        self._waited_for = 0
+        """Readers that wait for a shard now."""
+        self._sign: Callable[[], None] = lambda: None
         self._threads: list[threading.Thread] = []
 
     def tell(self, say: Say) -> None:
         """Say from now on what goes wrong."""
         self._say = say
+
+    def on_wait(self, sign: Callable[[], None]) -> None:
+        """Let who waits for a shard give this sign of life, so that nobody takes it to hang."""
+        self._sign = sign
+
+    def waits(self) -> None:
+        """Called now and then by a thread that waits for what others read."""
+        if self._waited_for:
+            self._sign()
 
     def want(self, names: Sequence[str]) -> None:
         """Let these come, in this order; all others may go. Returns at once."""
@@ -146,12 +158,20 @@ class Streaming:
             NeedsPerson: the disk of the cache is full, or refuses.
         """
         with self._changed:
-            while name in self._under_way:
-                self._changed.wait()
             if name in self._open:
                 return self._open[name]
-            self._under_way.add(name)
-        return self._brought(name)
+            self._waited_for += 1
+        try:
+            with self._changed:
+                while name in self._under_way:
+                    self._changed.wait()
+                if name in self._open:
+                    return self._open[name]
+                self._under_way.add(name)
+            return self._brought(name)
+        finally:
+            with self._changed:
+                self._waited_for -= 1
 
     def _run(self) -> None:
         while True:

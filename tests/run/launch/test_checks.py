@@ -86,6 +86,27 @@ def test_data_and_preflight_are_done_once_a_launch(tmp_path) -> None:
     assert len(ran) == 4
 
 
+def test_a_text_comes_to_each_node_while_it_is_read_where_recipe_and_cluster_allow_it(
+    tmp_path,
+) -> None:
+    ran: list[str] = []
+
+    def run(words) -> int:
+        ran.append(" ".join(words[3:]))
+        return 17
+
+    own = {"remote": "s3://b", "cache": "/nvme/shards"}
+    for recipe, more in (
+        ("[order]\nshuffle_tokens = 1000\n", own | {"cache_gb": 500.0}),
+        ("[order]\nshuffle_tokens = 1000\n", {"remote": "s3://b"}),
+        ("", own),
+    ):
+        spec = spec_of(cluster_of(**more), dataset="text", recipe=recipe)
+        checks.bring_data(spec, checks.Passed.read(tmp_path), run)
+    assert ran[0].endswith("--stream --cache /nvme/shards --cache-gb 500")
+    assert not any("--stream" in words for words in ran[1:])
+
+
 def test_each_new_node_is_qualified_and_an_unfit_one_has_its_reason(tmp_path, monkeypatch) -> None:
     tool = tmp_path / "tool.py"
     tool.write_text(

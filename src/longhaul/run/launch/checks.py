@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,13 +88,19 @@ class Passed:
 
 
 def bring_data(spec: LaunchSpec, passed: Passed, run: Run) -> int:
-    """Pull the prepared text, which verifies each file; the exit code of `longhaul data pull`."""
+    """Pull the prepared text, which verifies each file, or let it come to the nodes while they read
+    it; the exit code of `longhaul data pull`.
+    """
     if not spec.dataset or passed.data:
         return ExitCode.FINISHED
     cluster = spec.cluster
     words = ["data", "pull", spec.dataset, "--from", f"{cluster.remote.rstrip('/')}/datasets"]
     words += ["--prepared-dir", cluster.prepared, "--runs-dir", cluster.runs]
     words += ["--mb-per-s", f"{cluster.mb_per_s:g}"] if cluster.mb_per_s is not None else []
+    order = tomllib.loads(spec.recipe).get("order", {})
+    if cluster.cache and order.get("shuffle_tokens"):
+        words += ["--stream", "--cache", cluster.cache]
+        words += ["--cache-gb", f"{cluster.cache_gb:g}"] if cluster.cache_gb is not None else []
     code = run((*LONGHAUL, *words))
     passed.data = code == ExitCode.FINISHED
     passed.write()

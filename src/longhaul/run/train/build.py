@@ -97,6 +97,8 @@ def build_parts(
         ranks=ranks,
     )
     parts.step.before_change = partial(_settle, parts)
+    if dataset.streaming is not None:
+        dataset.streaming.on_wait(time_buckets.alive)
     return parts
 
 
