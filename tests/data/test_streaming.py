@@ -2,7 +2,9 @@
 
 import json
 import threading
+import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +14,14 @@ from hypothesis import strategies as st
 
 from data.small_shards import in_small_shards
 from longhaul.core.clocks import RealClock
-from longhaul.core.errors import DataError, NeedsPerson
+from longhaul.core.errors import DataError, NeedsPerson, RecipeError, UsageError
 from longhaul.data import batches
 from longhaul.data import streaming as module
 from longhaul.data.batches import BatchReader, BatchRequest
 from longhaul.data.dataset import MANIFEST, Dataset, open_dataset
 from longhaul.data.lint.tokens import token_use
 from longhaul.data.prepare import prepare
+from longhaul.data.shard_server import PassedShards
 from longhaul.data.shards import STREAM
 from longhaul.data.streaming import StreamSettings, room_needed, stream_of
 from longhaul.data.transport import pull, push
@@ -139,7 +142,7 @@ def test_no_window_touches_more_than_the_room_that_was_counted(shards, window) -
 class Flaky:
     """Gives shards after a few failures, and counts."""
 
-    def __init__(self, inner, failures: int, error: Exception) -> None:
+    def __init__(self, inner: PassedShards, failures: int, error: Exception) -> None:
         self.inner, self.left, self.error, self.reads = inner, failures, error, Counter[str]()
 
     def use(self, file, opened):
@@ -151,14 +154,16 @@ class Flaky:
 
 
 @pytest.fixture
-def dataset(tmp_path, whole, monkeypatch) -> Dataset:
+def dataset(tmp_path, whole, monkeypatch) -> Iterator[Dataset]:
     monkeypatch.setattr(module, "_AGAIN_S", 0.001)
-    return open_dataset(pulled(tmp_path, whole))
+    made = open_dataset(pulled(tmp_path, whole))
+    yield made
+    made.streaming.close()
 
 
 def flaky(dataset: Dataset, failures: int, error: Exception) -> Flaky:
     streaming = dataset.streaming
-    streaming._shards = made = Flaky(streaming._shards, failures, error)
+    streaming._shards = made = Flaky(streaming._source(), failures, error)
     return made
 
 
@@ -172,35 +177,108 @@ def test_a_store_that_is_away_for_a_while_is_asked_again_and_told(dataset) -> No
     assert [line.count("the store is away") for line in said] == [1, 1]
 
 
-def test_a_store_that_stays_away_ends_the_attempt(dataset, monkeypatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.02)
+@pytest.mark.parametrize("error", [StoreError("the store is away"), DataError("no room for it")])
+def test_what_does_not_come_for_long_ends_the_attempt_and_says_why(
+    dataset, monkeypatch, error
+) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
+    flaky(dataset, 10**9, error)
+    with pytest.raises(type(error), match=error.message):
+        _ = dataset.sources[0].train.shards[0].tokens
+
+
+def test_a_store_that_hangs_ends_the_attempt_too(dataset, monkeypatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
+    silent = threading.Event()
+
+    class Hanging:
+        def use(self, file, opened):
+            silent.wait(30)
+
+    dataset.streaming._shards = Hanging()
+    with pytest.raises(StoreError, match="has not come from"):
+        _ = dataset.sources[0].train.shards[0].tokens
+    silent.set()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(OSError(28, "No space left on device"), NeedsPerson), (UsageError("no key"), UsageError)],
+)
+def test_what_no_waiting_mends_is_told_at_once(dataset, error, kind) -> None:
+    flaky(dataset, 10**9, error)
+    with pytest.raises(kind, match=r"No space left|no key"):
+        _ = dataset.sources[0].train.shards[0].tokens
+
+
+def test_whoever_waits_is_told_that_the_run_ends(dataset) -> None:
     flaky(dataset, 10**9, StoreError("the store is away"))
-    with pytest.raises(StoreError, match="away"):
-        _ = dataset.sources[0].train.shards[0].tokens
+    ended: list[BaseException] = []
+
+    def read() -> None:
+        with pytest.raises(StoreError) as raised:
+            _ = dataset.sources[0].train.shards[0].tokens
+        ended.append(raised.value)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    while not dataset.streaming._urgent:
+        time.sleep(0.001)
+    dataset.streaming.close()
+    thread.join(30)
+    assert len(ended) == 1
 
 
-def test_a_full_disk_is_for_a_person(dataset) -> None:
-    flaky(dataset, 1, OSError(28, "No space left on device"))
-    with pytest.raises(NeedsPerson, match="No space left"):
-        _ = dataset.sources[0].train.shards[0].tokens
-
-
-def test_what_fails_ahead_of_use_is_tried_again_by_who_reads_it(dataset) -> None:
+def test_what_fails_ahead_of_use_is_asked_for_again(dataset) -> None:
     said: list[str] = []
     dataset.streaming.tell(said.append)
     name = dataset.sources[0].train.shards[0].path.name
-    flaky(dataset, 1, OSError(5, "Input/output error"))
+    flaky(dataset, 1, RuntimeError("anything"))
     dataset.streaming.want([name])
     with dataset.streaming._changed:
-        assert dataset.streaming._changed.wait_for(lambda: said, 30)
-    assert "did not come ahead of use" in said[0]
+        assert dataset.streaming._changed.wait_for(lambda: name in dataset.streaming._open, 30)
+    assert "does not come (anything)" in said[0]
     assert dataset.streaming.open(name).num_tokens
+
+
+def test_an_address_that_is_no_good_here_spoils_nothing_but_reading(tmp_path, whole) -> None:
+    folder = pulled(tmp_path, whole)
+    settings = json.loads((folder / STREAM).read_text())
+    (folder / STREAM).write_text(json.dumps(settings | {"address": "s9://no/where"}))
+    dataset = open_dataset(folder)
+    assert dataset.sources[0].held_out.num_tokens
+    with pytest.raises(RecipeError, match="s9"):
+        _ = dataset.sources[0].train.shards[0].tokens
+    dataset.streaming.close()
+
+
+def test_a_source_that_is_not_drawn_from_needs_no_room_and_does_not_come(
+    tmp_path, whole, recipe
+) -> None:
+    one, two = recipe.data.sources
+    unread = two.model_copy(update={"weight": 0.0})
+    data = recipe.data.model_copy(update={"sources": (one, unread)})
+    names = open_dataset(whole).sources
+    largest = max(path.stat().st_size for path in whole.glob("*.shard"))
+    dataset = open_dataset(pulled(tmp_path, whole, 7 * largest))
+    with pytest.raises(DataError, match="room for"):
+        reader(dataset, recipe)
+    there = reader(dataset, recipe.model_copy(update={"data": data}))
+    there.read(BatchRequest(0, 8, BLOCK))
+    assert set(there._dataset.streaming._wanted) <= {path.name for path in names[0].train.paths}
+    there.close()
+
+
+def test_a_window_smaller_than_a_step_is_refused(tmp_path, whole, recipe) -> None:
+    dataset = open_dataset(pulled(tmp_path, whole))
+    with pytest.raises(DataError, match="fewer than a step reads"):
+        reader(dataset, recipe, BLOCK - 1)
 
 
 def test_who_waits_for_a_shard_gives_signs_of_life(dataset, recipe, monkeypatch) -> None:
     monkeypatch.setattr(batches, "_SIGN_EVERY_S", 0.005)
     there, asked, came, signs = reader(dataset, recipe), threading.Event(), threading.Event(), []
-    inner = dataset.streaming._shards
+    inner = dataset.streaming._source()
 
     class Slow:
         def use(self, file, opened):

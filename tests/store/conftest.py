@@ -64,7 +64,7 @@ class FaultyStore(LocalFileSystem):
     def cat_file(self, path, start=None, end=None, **kwargs):
         self._refuse()
         with Path(path).open("rb") as file:
-            return file.read()
+            return file.read()[start:end]
 
     def rm_file(self, path):
         self._refuse()

@@ -30,8 +30,9 @@ def free_port():
 def test_a_supervised_run_is_mirrored_measured_and_its_end_is_told(room, wait_until):
     port, told = free_port(), room.path / "told"
     command = json.dumps(["sh", "-c", f"cat >> {told}; echo >> {told}"])
+    # So many that the mirror is there before the last.
     process = room.start(
-        "train", "drill", "--set", "train.steps=12", "--set", "optim.schedule.warmup_steps=1",
+        "train", "drill", "--set", "train.steps=250", "--set", "optim.schedule.warmup_steps=1",
         "--set", "machine.threads=1", "--set", 'monitor.trackers=["tensorboard"]',
         "--set", f"monitor.metrics_port={port}", "--set", f"alert.command={command}",
     )  # fmt: skip

@@ -112,9 +112,13 @@ def pull(
     fetch = streaming = None
     if cache is not None and stream:
         room = _cache(cache, cache_gb, site).most_bytes
-        streaming = StreamSettings(
-            sealed(address), str(cache.resolve()), room, {}, tuple(node), own, streams, limit
-        )
+        if "***" in (kept := sealed(address)):
+            raise UsageError(
+                f"data pull: {kept} holds a secret, which no file may keep",
+                "write it as ${NAME} of an environment variable, which training sees too",
+            )
+        where = str(cache.absolute())  # links in it may lead elsewhere on another node
+        streaming = StreamSettings(kept, where, room, {}, tuple(node), own, streams, limit)
     elif cache is not None:
         shards = PassedShards(_cache(cache, cache_gb, site), files, node, own, print_out)
         fetch = shards.link

@@ -108,7 +108,24 @@ class BatchReader:
                 "set order.shuffle_tokens, such as 1000000000, for a new run; or fetch the whole "
                 "text (`longhaul data pull` without --stream)",
             )
-        self._dataset.streaming.refuse_without_room([s.shards for s in self._streams], tokens)
+        most = max(s.sequences * s.sequence_length for s in self._recipe.batch_stages())
+        window = tokens // self._block_length * self._block_length
+        if window < most:
+            raise DataError(
+                f"order.shuffle_tokens: {tokens:,} are fewer than a step reads, {most:,}",
+                "set it to thousands of steps, for a new run",
+            )
+        # A source that no stage draws from needs no room.
+        drawn = {
+            number
+            for stage in self.plan.stages
+            for number, weight in zip(
+                stage.sources or range(len(stage.weights)), stage.weights, strict=True
+            )
+            if weight > 0
+        }
+        shards = [s.shards for number, s in enumerate(self._streams) if number in drawn]
+        self._dataset.streaming.refuse_without_room(shards, window)
 
     def _come(self, draw: int) -> None:
         """Let the shards of the windows come that are read from a draw on."""
@@ -148,13 +165,17 @@ class BatchReader:
         """What another of the ranks that read different sequences reads of the batch."""
         other = copy(self)
         other._rank = rank
-        return other._read(request)
+        if self._dataset.streaming is None:
+            return other._read(request)
+        return self._finished(self._worker.submit(other._read, request, False))
 
     def close(self) -> None:
         """End the background thread."""
+        if self._dataset.streaming is not None:
+            self._dataset.streaming.close()
         self._worker.shutdown(wait=True, cancel_futures=True)
 
-    def _read(self, request: BatchRequest) -> Batch:
+    def _read(self, request: BatchRequest, goes_on: bool = True) -> Batch:
         source, _, begin, first, following = self._locate(request)
         length = request.sequence_length
         if (last := int(source.max())) >= len(self._streams):  # all ranks see it, and end alike
@@ -165,7 +186,7 @@ class BatchReader:
             )
         own = share_of(request.sequences, self._rank, self._size)
         source, begin = source[own], begin[own]
-        if self._dataset.streaming is not None:
+        if goes_on and self._dataset.streaming is not None:
             self._come(first)
         windows = self._windows(source, begin, length)
         # All shares are as long as the first, so that ranks make the same number of micro-batches

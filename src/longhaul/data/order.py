@@ -17,6 +17,8 @@ from longhaul.core.schedules import derive_key
 from longhaul.data.permutation import Int64s, Permutation, WindowedPermutation
 
 _CHUNK = 1024
+_SOON = 1 << 20
+"""Draws."""
 
 
 class Mixture:
@@ -162,7 +164,7 @@ class Order:
         # Worked out by chunks and kept: the dozens of small array operations of a permutation
         # would cost a small model's step more than reading its tokens does.
         self._chunk = lru_cache(maxsize=64)(self._located)
-        self._permutation = lru_cache(maxsize=64)(self._permuted)
+        self._permutation = lru_cache(maxsize=max(64, 4 * len(names)))(self._permuted)
 
     def blocks(self, draws: Int64s) -> Int64s:
         """[3, D] of D draws: source, times it had been read in full, block within its tokens."""
@@ -203,12 +205,16 @@ class Order:
         return WindowedPermutation(count, self._window, key)
 
     def windows_ahead(self, draw: int, count: int) -> Iterator[tuple[int, range]]:
-        """Source and blocks of the windows that are read from `draw` on, `count` of each source,
-        those that are read first before the others. A source that is no window wide is one.
+        """Source and blocks of the windows that are read from `draw` on, `count` of each source
+        that is drawn from soon, those that are read first before the others. A source that is no
+        window wide is one.
         """
         ranks = self._mixture.taken(draw).tolist()
+        drawn = (self._mixture.taken(draw + _SOON) > ranks).tolist()
         for _ in range(count):
             for source, size in enumerate(self._counts.tolist()):
+                if not drawn[source]:
+                    continue
                 epoch, rank = divmod(ranks[source], size)
                 permuted = self._permutation(source, epoch)
                 if isinstance(permuted, Permutation):

@@ -83,7 +83,7 @@ class ShardCache:
 
     def touch(self, file: FileEntry) -> None:
         """It is in use: let others go first. What is not here is left alone."""
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             self._touch(self.folder / file.sha256[:2] / file.sha256)
 
     def link(self, file: FileEntry, target: Path, fetch: Callable[[Path], None]) -> None:

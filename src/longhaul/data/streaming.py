@@ -9,16 +9,20 @@ prepared/NAME/stream.json       where the other shards are, the cache they come 
 to say (`order.shuffle_tokens`); what a step reads is the same as if all of them lay there.
 """
 
+import resource
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from longhaul.core.clocks import Clock, RealClock
-from longhaul.core.errors import DataError, LonghaulError, NeedsPerson
+from longhaul.core.addresses import without_secrets
+from longhaul.core.errors import DataError, NeedsPerson
 from longhaul.core.output import Say
 from longhaul.core.strict import read_object
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
@@ -31,9 +35,14 @@ from longhaul.store.store_files import StoreFiles
 from longhaul.store.transfers import Pace, StoreError, Throttle
 
 _MOST_BYTES: Bytes = 512 << 20
-_PATIENCE_S: Seconds = 600.0
-"""A store that does not give a shard for so long ends the attempt."""
+_PATIENCE_S: Seconds = 300.0
+"""A store that does not give a shard for so long ends the attempt: well before ranks that wait in a
+collective give up."""
 _AGAIN_S: Seconds = 10.0
+_TOUCH_EVERY_S: Seconds = 60.0
+_MOST_FILES = 1 << 16
+_PASSING = (StoreError, DataError)
+"""Errors that may be gone when it is tried again: of the store, or of a cache that others fill."""
 _MOST_OTHERS = 4
 """Shards that stay open though no step will read them soon: of who looks something up."""
 _DAMAGED = "remove the folder, and give `longhaul data pull --stream` again"
@@ -68,12 +77,18 @@ def stream_of(folder: Path) -> StreamSettings | None:
     path = folder / STREAM
     if not path.exists():
         return None
+    return _read(path, path.stat().st_mtime_ns, path.stat().st_ino)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, mtime_ns: int, inode: int) -> StreamSettings:
+    """Kept while it stays the same: of a hundred thousand shards it takes a second."""
     try:
         body = read_object(path, _MOST_BYTES)
         made = StreamSettings(**{**body, "nodes": tuple(body.get("nodes", ()))})
         for facts in made.shards.values():
             ShardFacts(**facts)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: damaged ({error})", _DAMAGED) from None
     return made
 
@@ -93,31 +108,30 @@ def room_needed(sizes: Sequence[Bytes], tokens: Sequence[int], window: int) -> B
 
 
 class Streaming:
-    """The shards of one text that come when they are read. Threads end with the process."""
+    """The shards of one text that come when they are read. Nothing is asked for before the first
+    is; threads end with the process, or at `close`.
+    """
 
-    def __init__(
-        self,
-        settings: StreamSettings,
-        entries: Mapping[str, FileEntry],
-        say: Say = lambda text: None,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, settings: StreamSettings, entries: Mapping[str, FileEntry]) -> None:
         self.cache = ShardCache(Path(settings.cache), settings.cache_bytes)
         self.entries = entries
-        self._say, self._clock = say, clock or RealClock()
-        files = StoreFiles(settings.address, throttle=Throttle(Pace(settings.bytes_per_s)))
-        self._shards = PassedShards(self.cache, files, settings.nodes, settings.own, say)
-        self._streams = settings.streams
-        self._changed, self._pause = threading.Condition(), threading.Event()
+        self.processes = 1
+        """That share the ceiling of all copies."""
+        self._settings = settings
+        self._changed = threading.Condition()
+        self._say: Say = lambda text: None
+        self._sign: Callable[[], None] = lambda: None
+        self._shards: PassedShards | None = None
         self._wanted: tuple[str, ...] = ()
+        self._urgent: list[str] = []
+        """Somebody waits for them now."""
         self._open: dict[str, Shard] = {}
         self._under_way: set[str] = set()
-        self._refused: set[str] = set()
-        """That could not be had ahead of use; whoever reads one asks again, and is told why."""
-        self._waited_for = 0
-        """Readers that wait for a shard now."""
-        self._sign: Callable[[], None] = lambda: None
+        self._refused: dict[str, tuple[Exception, Seconds]] = {}
+        """Why they did not come, and when they are asked for again."""
         self._threads: list[threading.Thread] = []
+        self._closed = False
+        self._touched: Seconds = 0.0
 
     def tell(self, say: Say) -> None:
         """Say from now on what goes wrong."""
@@ -129,7 +143,7 @@ class Streaming:
 
     def waits(self) -> None:
         """Called now and then by a thread that waits for what others read."""
-        if self._waited_for:
+        if self._urgent:
             self._sign()
 
     def want(self, names: Sequence[str]) -> None:
@@ -137,93 +151,46 @@ class Streaming:
         with self._changed:
             if (wanted := tuple(dict.fromkeys(names))) == self._wanted:
                 return
-            self._wanted = wanted
-            self._refused.clear()
+            self._wanted, self._touched = wanted, 0.0
             for name in self._open.keys() - set(wanted):
                 del self._open[name]
-            for name in self._open:
-                self.cache.touch(self.entries[name])
-            while len(self._threads) < min(self._streams, len(wanted)):
-                thread = threading.Thread(target=self._run, name="bring shards", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-            self._changed.notify_all()
+            self._begin()
 
     def open(self, name: str) -> Shard:
         """A shard, once it is here.
 
         Raises:
-            StoreError: nobody has given it for ten minutes.
-            DataError: it is damaged in the store, or the cache is too small for it.
+            StoreError, DataError: it has not come for five minutes, and why.
             NeedsPerson: the disk of the cache is full, or refuses.
+            UsageError, RecipeError: the store's address cannot be used here.
         """
+        until = time.monotonic() + _PATIENCE_S
         with self._changed:
             if name in self._open:
                 return self._open[name]
-            self._waited_for += 1
-        try:
-            with self._changed:
-                while name in self._under_way:
-                    self._changed.wait()
-                if name in self._open:
-                    return self._open[name]
-                self._under_way.add(name)
-            return self._brought(name)
-        finally:
-            with self._changed:
-                self._waited_for -= 1
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while (name := self._next()) is None:
-                    self._changed.wait()
-                self._under_way.add(name)
+            self._urgent.append(name)
+            self._refused.pop(name, None)
+            self._begin()
             try:
-                self._brought(name)
-            except (LonghaulError, OSError) as error:
-                self._say(f"WARNING: data: {name} did not come ahead of use: {error}")
-                with self._changed:
-                    self._refused.add(name)
+                while name not in self._open:
+                    left = until - time.monotonic()
+                    error, _ = self._refused.get(name, (None, 0.0))
+                    if error is not None and (left <= 0 or not isinstance(error, _PASSING)):
+                        raise error
+                    if left <= 0 or self._closed:
+                        raise StoreError(
+                            f"{name} has not come from {without_secrets(self._settings.address)}"
+                        )
+                    self._changed.wait(left)
+                return self._open[name]
+            finally:
+                self._urgent.remove(name)
 
-    def _next(self) -> str | None:
-        left = self._open.keys() | self._under_way | self._refused
-        return next((name for name in self._wanted if name not in left), None)
-
-    def _brought(self, name: str) -> Shard:
-        shard = None
-        try:
-            shard = self._fetched(self.entries[name])
-        finally:
-            with self._changed:
-                self._under_way.remove(name)
-                if shard is not None:
-                    self._open[name] = shard
-                    others = [other for other in self._open if other not in self._wanted]
-                    for other in others[:-_MOST_OTHERS]:
-                        del self._open[other]
-                self._changed.notify_all()
-        return shard
-
-    def _fetched(self, entry: FileEntry) -> Shard:
-        began = self._clock.monotonic()
-        while True:
-            try:
-                return self._shards.use(entry, Shard)
-            except StoreError as error:
-                waited = self._clock.monotonic() - began
-                if waited > _PATIENCE_S:
-                    raise
-                self._say(
-                    f"WARNING: data: {entry.name} does not come ({error}); asking again in "
-                    f"{short_seconds(_AGAIN_S)}"
-                )
-                self._pause.wait(_AGAIN_S)
-            except OSError as error:
-                raise NeedsPerson(
-                    f"{self.cache.folder}: {entry.name} cannot be kept ({error.strerror or error})",
-                    "mend that, and start the run again",
-                ) from error
+    def close(self) -> None:
+        """Nothing comes any more; who waits is told so."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def refuse_without_room(self, sources: Sequence[Sequence[AnyShard]], window: int) -> None:
         """DataError if the cache cannot hold what is read of all sources, and what comes next;
@@ -233,13 +200,93 @@ class Streaming:
         for shards in sources:
             sizes = [self.entries[shard.path.name].size_bytes for shard in shards]
             needed += room_needed(sizes, [shard.num_tokens for shard in shards], window)
-        if needed > self.cache.most_bytes:
+        room = self.cache.most_bytes - sum(
+            one.size_bytes for one in self.cache.held() if one.linked
+        )
+        if needed > room:
             raise DataError(
-                f"{self.cache.folder}: room for {short_bytes(self.cache.most_bytes)}; shards of "
+                f"{self.cache.folder}: room for {short_bytes(max(0, room))}; shards of "
                 f"windows of {window:,} tokens, and of the next ones, take {short_bytes(needed)}",
                 "give the cache more room (`longhaul data pull --stream --cache-gb`); or, for a "
                 "new run, a smaller order.shuffle_tokens",
             )
+
+    def _begin(self) -> None:
+        """Have threads at work; the lock is held."""
+        while len(self._threads) < self._settings.streams and not self._closed:
+            thread = threading.Thread(target=self._run, name="bring shards", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while (name := self._next()) is None and not self._closed:
+                    self._keep()
+                    self._changed.wait(_AGAIN_S)
+                if name is None or self._closed:
+                    return
+                self._under_way.add(name)
+            self._came(name, *self._fetched(name))
+
+    def _fetched(self, name: str) -> tuple[Shard | None, Exception | None]:
+        """The shard, or why it does not come: whatever it is, who reads it is told."""
+        try:
+            return self._source().use(self.entries[name], Shard), None
+        except OSError as error:
+            words = f"{self.cache.folder}: {name} cannot be kept ({error.strerror or error})"
+            return None, NeedsPerson(words, "mend that, and start the run again")
+        except Exception as error:  # noqa: BLE001
+            return None, error
+
+    def _came(self, name: str, shard: Shard | None, error: Exception | None) -> None:
+        with self._changed:
+            self._under_way.remove(name)
+            if shard is not None:
+                self._refused.pop(name, None)
+                self._open[name] = shard
+                others = [o for o in self._open if o not in self._wanted and o not in self._urgent]
+                for other in others[:-_MOST_OTHERS]:
+                    del self._open[other]
+            elif error is not None:
+                self._refused[name] = error, time.monotonic() + _AGAIN_S
+            self._changed.notify_all()
+        if error is not None:
+            again = f"asking again in {short_seconds(_AGAIN_S)}"
+            self._say(f"WARNING: data: {name} does not come ({error}); {again}")
+
+    def _next(self) -> str | None:
+        now = time.monotonic()
+        left = self._open.keys() | self._under_way
+        left |= {name for name, (_, due) in self._refused.items() if now < due}
+        return next((name for name in (*self._urgent, *self._wanted) if name not in left), None)
+
+    def _keep(self) -> None:
+        """Let others go from the cache before what is read, and that before what comes next."""
+        if time.monotonic() - self._touched > _TOUCH_EVERY_S:
+            self._touched = time.monotonic()
+            for name in reversed(self._wanted):
+                self.cache.touch(self.entries[name])
+
+    def _source(self) -> PassedShards:
+        with self._changed:
+            if self._shards is None:
+                made, limit = self._settings, self._settings.bytes_per_s
+                pace = Pace(None if limit is None else limit / self.processes)
+                files = StoreFiles(made.address, throttle=Throttle(pace))
+                self._shards = PassedShards(
+                    self.cache, files, made.nodes, made.own, lambda text: self._say(text)
+                )
+                _allow_many_files()
+            return self._shards
+
+
+def _allow_many_files() -> None:
+    """Each shard that is mapped holds a file open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _MOST_FILES)), hard))
 
 
 @dataclass(frozen=True)

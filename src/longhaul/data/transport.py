@@ -155,6 +155,7 @@ def pull(
         coming = home / f"{_COMING}-{name}"
         with _alone(home / f"{_COMING}-{name}.lock"):
             if (target / MANIFEST).exists():  # brought while this one waited
+                _settle_streaming(target, streaming)
                 return Transfer(0, 0, clock.monotonic() - began)
             coming.mkdir(exist_ok=True)
             _remove_others(coming, {entry.name for entry in entries})

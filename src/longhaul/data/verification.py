@@ -220,8 +220,6 @@ def text_for_training(folder: RunFolder, spec: RunSpec, say: Say) -> Dataset:
             return _with_other_sources(folder, spec, dataset, pins, say)
         say(f"data: reusing {_listed(dataset.summary())}")
     dataset = dataset or prepare(recipe, Path(spec.prepared), say)
-    if dataset.streaming is not None:
-        dataset.streaming.tell(say)
     if not pins:
         _write_pins(folder, (_Pin(dataset.folder.resolve(), dataset.identity),))
     elif dataset.identity != pins[-1].identity:

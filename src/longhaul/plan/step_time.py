@@ -231,8 +231,12 @@ class StepModel:
             + self._product(rows, model.width, up / ways)
             + self._product(rows, model.inner_width / ways, model.width)
         )
+        # What goes into a sum over ranks is not kept (`parallel/recompute.py`).
+        how = self.recipe.machine.activation_checkpointing
+        again = how == "selective" and ways > 1 and self.practice is LONGHAUL
+        out = self._product(rows, model.heads_width / ways, model.width) if again else 0.0
         return {
-            "products": self._passes() * products,
+            "products": self._passes() * products + out,
             "attention": self._attention(),
             "elementwise": self._elementwise(),
             "tensor_links": self._tensor_links(),

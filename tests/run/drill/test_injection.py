@@ -105,7 +105,7 @@ def test_a_batch_cannot_be_read(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(BatchReader, "__init__", lambda reader: None)
     monkeypatch.setattr(BatchReader, "_read", lambda reader, request: "batch")
     reader, request = BatchReader(), BatchRequest(0, 1, 8)
-    reader._ahead = None
+    reader._ahead, reader._dataset = None, SimpleNamespace(streaming=None)
     rank("loader-crash@rank0:step2")
     make_step(2)
     with pytest.raises(RuntimeError, match="reader of batches"):

@@ -16,7 +16,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.config.size import model_size
 from longhaul.core.clocks import TimeBuckets
 from longhaul.core.machine import available_memory
-from longhaul.core.output import View
+from longhaul.core.output import View, print_error
 from longhaul.core.units import short_count
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
@@ -98,7 +98,9 @@ def build_parts(
     )
     parts.step.before_change = partial(_settle, parts)
     if dataset.streaming is not None:
+        dataset.streaming.tell(print_error)  # of each rank, in its log
         dataset.streaming.on_wait(time_buckets.alive)
+        dataset.streaming.processes = ranks.size if ranks is not None else 1
     return parts
 
 
