@@ -243,6 +243,7 @@ class Streaming:
     def _came(self, name: str, shard: Shard | None, error: Exception | None) -> None:
         with self._changed:
             self._under_way.remove(name)
+            is_news = name in self._urgent or name not in self._refused
             if shard is not None:
                 self._refused.pop(name, None)
                 self._open[name] = shard
@@ -252,7 +253,7 @@ class Streaming:
             elif error is not None:
                 self._refused[name] = error, time.monotonic() + _AGAIN_S
             self._changed.notify_all()
-        if error is not None:
+        if error is not None and is_news:
             again = f"asking again in {short_seconds(_AGAIN_S)}"
             self._say(f"WARNING: data: {name} does not come ({error}); {again}")
 
