@@ -225,6 +225,9 @@ def test_an_evicted_node_stays_excluded_after_a_requeue(slurm, tmp_path) -> None
     wait_for("a job on hold", lambda: job.fields().get("JobState") == "PENDING", 60)
     wait_for("its part's end", lambda: "ended with 16" in job.log, 60)
     slurm.longhaul("nodes", str(ledger), "--cordon", second, "--reason", "hot", cwd=tmp_path)
+    # While a node clears up after the first part, Slurm gives another one.
+    state = ("sinfo", "-h", "-n", second, "-o", "%T")
+    wait_for("an idle node", lambda: slurm.run(*state).strip() == "idle", 90)
     # Held, the job may be changed: Slurm knows nothing of the cordon yet, and gives the node again.
     slurm.run("scontrol", "release", job.number)
     wait_for("a refusal", lambda: f"the job was given {second}, which was evicted" in job.log, 90)
