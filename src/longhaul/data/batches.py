@@ -116,15 +116,8 @@ class BatchReader:
                 "set it to thousands of steps, for a new run",
             )
         # A source that no stage draws from needs no room.
-        drawn = {
-            number
-            for stage in self.plan.stages
-            for number, weight in zip(
-                stage.sources or range(len(stage.weights)), stage.weights, strict=True
-            )
-            if weight > 0
-        }
-        shards = [s.shards for number, s in enumerate(self._streams) if number in drawn]
+        drawn = self.plan.drawn
+        shards = [source.train.shards for source in self._dataset.sources if source.name in drawn]
         self._dataset.streaming.refuse_without_room(shards, window)
 
     def _come(self, draw: int) -> None:

@@ -74,6 +74,11 @@ class MixturePlan:
         total = sum(stage.weights)
         return {self.names[n]: w / total for n, w in zip(numbers, stage.weights, strict=True) if w}
 
+    @property
+    def drawn(self) -> set[str]:
+        """The sources that some stage draws from."""
+        return {n for stage in self.stages for n, weight in self._by_name(stage).items() if weight}
+
     def before(self, draw: int) -> MixtureBefore:
         """What the ledger keeps of it when another mixture begins at `draw`."""
         stages = tuple(

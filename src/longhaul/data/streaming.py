@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -290,49 +290,26 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _MOST_FILES)), hard))
 
 
-@dataclass(frozen=True)
 class StreamedShard:
-    """A shard that comes when it is read; as `Shard`, which see."""
+    """A shard that comes when it is read; as `Shard`, which see. `path` is where it would be if the
+    text was here as a whole.
+    """
 
-    path: Path
-    """Where it would be if the text was here as a whole."""
-    facts: ShardFacts
-    streaming: Streaming = field(repr=False)
-
-    @property
-    def _here(self) -> Shard:
-        return self.streaming.open(self.path.name)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens, end-of-text included."""
-        return self.facts.num_tokens
-
-    @property
-    def num_documents(self) -> int:
-        """Documents."""
-        return self.facts.num_documents
-
-    @property
-    def num_bytes(self) -> int:
-        """UTF-8 bytes of text, or 0."""
-        return self.facts.num_bytes
-
-    @property
-    def tokenizer_sha256(self) -> str:
-        """Of the tokenizer."""
-        return self.facts.tokenizer_sha256
+    def __init__(self, path: Path, facts: ShardFacts, streaming: Streaming) -> None:
+        self.path, self._streaming = path, streaming
+        self.num_tokens, self.num_documents = facts.num_tokens, facts.num_documents
+        self.num_bytes, self.tokenizer_sha256 = facts.num_bytes, facts.tokenizer_sha256
 
     @property
     def tokens(self) -> TokenArray:
         """[num_tokens]."""
-        return self._here.tokens
+        return self._streaming.open(self.path.name).tokens
 
     @property
     def document_ends(self) -> Offsets:
         """[num_documents]."""
-        return self._here.document_ends
+        return self._streaming.open(self.path.name).document_ends
 
     def name(self, document: int) -> str:
         """Where a document came from."""
-        return self._here.name(document)
+        return self._streaming.open(self.path.name).name(document)
